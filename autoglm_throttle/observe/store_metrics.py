@@ -41,7 +41,7 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
         "redis_up",
         (),
         "1 while the store of REDIS_URL decides, 0 while each process decides for itself.",
-        one(_store, lambda store: float(store.state is HealthState.REMOTE)),
+        one(_store, lambda store: float(store.state is HealthState.UP)),
     ),
     counter(
         "redis_fallback",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autoglm_throttle.limiting.user_limits import LimitSet, LimitSets, Part, UserLimits
-from autoglm_throttle.store.health import HealthState, StoreHealth, fair_share
+from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
-from autoglm_throttle.types import Decision, Demand, Reason, StoreFailureMode
+from autoglm_throttle.types import EXACT_AT_MOST, Decision, Demand, Reason, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
@@ -73,7 +73,7 @@ class StoreFallback:
         if self.on_error is StoreFailureMode.ALLOW:
             return Decision(True, Reason.OK, f"store:{kind}")
         if self.on_error is StoreFailureMode.DENY:
-            answers = health.state is HealthState.REMOTE
+            answers = health.state is HealthState.UP
             wait = 0.0 if answers else max(0.0, health.next_probe_s - now)
             return Decision(False, Reason.STORE, f"store:{kind}", "store", math.inf, 0.0, wait, wait)
         limits = self._fair_limits()
@@ -104,3 +104,31 @@ class StoreFallback:
         if not demand.address:
             return user, None
         return user, seed(address_kind, names.text_of(demand.address), limit_set.addresses, shares, now)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedLimit(UserLimit):
+    """The part of a user limit that one process applies alone."""
+
+    full_limit: int
+    """Units of the whole limit, which decide on its layout."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the whole limit is exact: a share keeps its layout with any number of processes."""
+        return self.full_limit <= EXACT_AT_MOST
+
+
+def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit, ...]:
+    """Return the share of each of several processes; together they stay below limit + processes.
+
+    Args:
+        limits: the configured limits.
+        processes: >= 1; for one, the limits stay as they are.
+    """
+    if processes <= 1:
+        return limits
+    return tuple(
+        ReducedLimit(limit.name, -(-limit.limit // processes), limit.window_s, limit.limit)
+        for limit in limits
+    )

@@ -21,9 +21,9 @@ import anyio
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
+from autoglm_throttle.store.client import SyncClient, SyncScript
+from autoglm_throttle.store.health import OutageLog
 from autoglm_throttle.store.leased_buckets import DEADLINE_S, LeasedBuckets
-from autoglm_throttle.store.outage_log import OutageLog
-from autoglm_throttle.store.sync_script import SyncClient, SyncScript
 
 if TYPE_CHECKING:
     from autoglm_throttle._runtime.wakeup import Wakeup

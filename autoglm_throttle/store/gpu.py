@@ -20,9 +20,9 @@ from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sample_copy import lost
 from autoglm_throttle.gpu.schedule import Schedule
+from autoglm_throttle.store.client import SyncScript
 from autoglm_throttle.store.gpu_hosts import HostTable, default_stale_after_s
 from autoglm_throttle.store.gpu_payload import decode, encode
-from autoglm_throttle.store.sync_script import SyncScript
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from autoglm_throttle.settings.groups.gpu import GpuSettings
     from autoglm_throttle.settings.groups.store import StoreSettings
-    from autoglm_throttle.store.sync_script import SyncClient
+    from autoglm_throttle.store.client import SyncClient
     from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")

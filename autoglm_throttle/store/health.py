@@ -1,33 +1,27 @@
-"""Health of a shared store, and the share of each process while it is unavailable.
+"""Health of a shared store, for everything that uses one: user limits, fleets, breakers and GPU samples.
 
 | state   | entered                                  | left by                                 |
 |---------|------------------------------------------|-----------------------------------------|
-| remote  | at the start; by a probe's answer        | failures in a row, or one that is final |
-| local   | from remote; by a probe's failure        | the end of an interval                  |
-| probing | by the first request after its end       | the probe's result, or its absence      |
-| probing | from remote, by a reported failure       | the same; an answer makes it no outage  |
-
-The interval does not grow: the service is to be back on its store within 1.5 s, and one small call
-a second from each process burdens no server.
+| up      | at the start; by a probe's answer        | failures in a row, or one that is final |
+| down    | from up; by a probe's failure            | the end of a pause                      |
+| probing | by the first request after the pause     | the probe's result, or its absence      |
+| probing | from up, by a reported failure           | the same; an answer makes it no outage  |
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from autoglm_throttle.events.log_event import LOGGER, plain
+from autoglm_throttle.events.rate_limited_logger import LOG_INTERVAL_S
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
-from autoglm_throttle.types import EXACT_AT_MOST, UserLimit
-
-if TYPE_CHECKING:
-    from autoglm_throttle.settings.groups.store import StoreSettings
 
 JITTER = 0.2
-"""Share of the interval by which it varies, so that the processes do not probe at the same instant."""
+"""Share by which each pause varies, so that the processes do not probe at the same instant."""
 
 PROBE_LOST_S = 3.0
 """Seconds after which a probe without a result counts as failed: it was lost with its event loop.
@@ -42,14 +36,15 @@ IGNORED_ERRORS = frozenset({StoreErrorKind.QUEUE_FULL, StoreErrorKind.FOREIGN})
 
 
 class HealthState(StrEnum):
-    """Source of the decisions on user limits."""
+    """State of a store. Without it each process decides alone."""
 
-    REMOTE = "remote"
-    """The store."""
-    LOCAL = "local"
-    """Each process decides alone."""
+    UP = "up"
+    DOWN = "down"
     PROBING = "probing"
     """Each process decides alone, while a probe checks the store."""
+
+
+UP, DOWN, PROBING = HealthState
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,7 @@ class HealthChange:
     """A loss or recovery of the store: one log event."""
 
     state: HealthState
-    """``LOCAL`` or ``REMOTE``."""
+    """``DOWN`` or ``UP``."""
     error_kind: StoreErrorKind | None
     """Cause of the loss, or the last failure before the recovery."""
     at_s: float
@@ -73,24 +68,27 @@ class StoreHealth:
     """Tracks the health of one store. Its callers hold one lock; it reads no clock.
 
     Args:
-        settings: the consecutive failures of a loss, and the time from one probe to the next.
-        jitter: factor of each such interval.
+        failures: consecutive failures of a loss.
+        pauses_s: seconds before the first probe, the second and so on; the last one holds for all later ones.
+        jitter: factor of each pause.
         now: monotonic seconds.
     """
 
     def __init__(
         self,
-        settings: StoreSettings,
+        failures: int,
+        pauses_s: Sequence[float],
         jitter: Callable[[], float] = _jitter_factor,
         now: float = 0.0,
     ) -> None:
-        self._settings = settings
+        self._failures = failures
+        self._pauses_s = pauses_s
         self._jitter = jitter
         self.reset(now)
 
     def reset(self, now: float) -> None:
         """Count the store as available, without failures, since ``now``."""
-        self.state: HealthState = HealthState.REMOTE
+        self.state: HealthState = UP
         self.since_s: float = now
         """Time of the loss, or of the recovery."""
         self.cause: StoreErrorKind | None = None
@@ -98,6 +96,7 @@ class StoreHealth:
         self.next_probe_s: float = math.inf
         """Time of the next probe; infinite while the store answers."""
         self._consecutive_failures = 0
+        self._pauses = 0
         self._probe_started_s = now
         self._failure_reported = False
         """Whether no call was made since a timeout was reported by another user of the store."""
@@ -106,22 +105,26 @@ class StoreHealth:
         cause = f" because of {self.cause}" if self.cause else ""
         return f"StoreHealth({self.state} since {self.since_s:.3f}{cause})"
 
+    def record_call(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
+        """Record a call of a user with one connection: while the state is probing, the call is the probe."""
+        return (self.record_probe if self.state is PROBING else self.record_result)(kind, now)
+
     def record_result(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
         """Record the result of a call, or a missed deadline; None: it was answered.
 
         Results of earlier calls change nothing while the store is unavailable.
         """
-        if self.state is not HealthState.REMOTE or kind in IGNORED_ERRORS:
+        if self.state is not UP or kind in IGNORED_ERRORS:
             return None
         self.cause = kind
         if kind is None:
             self._consecutive_failures = 0
             return None
         self._consecutive_failures += 1
-        if self._consecutive_failures < self._settings.redis_failures and kind not in IMMEDIATE_ERRORS:
+        if self._consecutive_failures < self._failures and kind not in IMMEDIATE_ERRORS:
             return None
         self._schedule_probe(now)
-        return self._change(HealthState.LOCAL, now)
+        return self._change(DOWN, now)
 
     def report_failure(self, now: float) -> bool:
         """Record a timeout of another user of the same store: decide locally until a probe ends.
@@ -129,40 +132,42 @@ class StoreHealth:
         Returns:
             Whether the caller should send that probe now. The report is not yet an outage: no `HealthChange`.
         """
-        if self.state is not HealthState.REMOTE:
+        if self.state is not UP:
             return False
-        self.state, self.cause, self._failure_reported = HealthState.PROBING, StoreErrorKind.TIMEOUT, True
+        self.state, self.cause, self._failure_reported = PROBING, StoreErrorKind.TIMEOUT, True
         self.next_probe_s = self._probe_started_s = now
         return True
 
     def try_begin_probe(self, now: float) -> bool:
         """Begin a probe if one is due. True once for each probe; `record_probe` must follow."""
-        if self.state is HealthState.PROBING and now >= self._probe_started_s + PROBE_LOST_S:
-            self.state = HealthState.LOCAL
+        if self.state is PROBING and now >= self._probe_started_s + PROBE_LOST_S:
+            self.state = DOWN
             # Counted from the end of the lost probe: the next one may be due at once.
             self._schedule_probe(self._probe_started_s + PROBE_LOST_S)
-        if self.state is not HealthState.LOCAL or now < self.next_probe_s:
+        if self.state is not DOWN or now < self.next_probe_s:
             return False
-        self.state = HealthState.PROBING
+        self.state = PROBING
         self._probe_started_s = now
         return True
 
     def record_probe(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
         """Record the result of a probe; the result of an abandoned one changes nothing."""
-        if self.state is not HealthState.PROBING:
+        if self.state is not PROBING:
             return None
         reported, self._failure_reported = self._failure_reported, False
         if kind is not None:
             self.cause = kind
-            self.state = HealthState.LOCAL
+            self.state = DOWN
             self._schedule_probe(now)
-            return self._change(HealthState.LOCAL, now) if reported else None
-        change = None if reported else self._change(HealthState.REMOTE, now)
+            return self._change(DOWN, now) if reported else None
+        change = None if reported else self._change(UP, now)
         self.reset(self.since_s)
         return change
 
     def _schedule_probe(self, since_s: float) -> None:
-        self.next_probe_s = since_s + self._settings.redis_probe_s * self._jitter()
+        pause_s = self._pauses_s[min(self._pauses, len(self._pauses_s) - 1)]
+        self._pauses += 1
+        self.next_probe_s = since_s + pause_s * self._jitter()
 
     def _change(self, state: HealthState, now: float) -> HealthChange:
         change = HealthChange(state, self.cause, now, now - self.since_s)
@@ -170,29 +175,40 @@ class StoreHealth:
         return change
 
 
-@dataclass(frozen=True, slots=True)
-class ReducedLimit(UserLimit):
-    """The part of a user limit that one process applies alone."""
+class OutageLog:
+    """Logs the loss and the recovery of a store: at most one pair of lines in 30 s.
 
-    full_limit: int
-    """Units of the whole limit, which decide on its layout."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether the whole limit is exact: a share keeps its layout with any number of processes."""
-        return self.full_limit <= EXACT_AT_MOST
-
-
-def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit, ...]:
-    """Return the share of each of several processes; together they stay below limit + processes.
+    Not locked: its owner's lock or thread guards it.
 
     Args:
-        limits: the configured limits.
-        processes: >= 1; for one, the limits stay as they are.
+        store: the name of the store in the lines.
     """
-    if processes <= 1:
-        return limits
-    return tuple(
-        ReducedLimit(limit.name, -(-limit.limit // processes), limit.window_s, limit.limit)
-        for limit in limits
-    )
+
+    def __init__(self, store: str) -> None:
+        self.since_s: float | None = None
+        """Start of the present outage in monotonic seconds; None: the store is available."""
+        self._store = store
+        self._logged_s = -math.inf
+        self._is_logged = False
+
+    def record_loss(self, since_s: float, now: float, effect: str) -> None:
+        """Record the begin of an outage. Idempotent.
+
+        Args:
+            since_s: the time at which the store was lost.
+            now: monotonic seconds.
+            effect: the consequence and the cause. Unprintable characters become spaces.
+        """
+        if self.since_s is not None:
+            return
+        self.since_s = since_s
+        self._is_logged = now - self._logged_s >= LOG_INTERVAL_S
+        if self._is_logged:
+            self._logged_s = now
+            LOGGER.warning("%s is unavailable: %s", self._store, plain(effect))
+
+    def record_recovery(self, now: float, effect: str = "") -> None:
+        """Record the end of the outage, and log it if its begin was logged. Idempotent."""
+        if self.since_s is not None and self._is_logged:
+            LOGGER.warning("%s is available again after %.1f s%s", self._store, now - self.since_s, effect)
+        self.since_s = None

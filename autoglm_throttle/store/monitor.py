@@ -55,7 +55,7 @@ class StoreMonitor:
         """Write pending log events, and start a probe if one is due; without the lock."""
         shared = self._shared
         probes = shared.probe_due and loop_runs()
-        waits = shared.store_health.state is not HealthState.REMOTE and self._clock() >= self._timer_until_s
+        waits = shared.store_health.state is not HealthState.UP and self._clock() >= self._timer_until_s
         if not (probes or shared.changes or waits):
             return
         with self._lock:
@@ -102,7 +102,7 @@ class StoreMonitor:
 
 def store_changed(view: StoreView, change: HealthChange, error: str) -> LogEvent:
     """Build the event of a shared store of user limits that was lost or has recovered."""
-    if change.state is HealthState.REMOTE:
+    if change.state is HealthState.UP:
         text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
         return LogEvent(
             "store_recovered", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s}

@@ -87,7 +87,7 @@ class SharedUserLimits:
         is_usable: Callable[[], bool],
     ) -> None:
         self.store: UserLimitStore = store
-        self.store_health: StoreHealth = StoreHealth(settings)
+        self.store_health: StoreHealth = StoreHealth(settings.redis_failures, (settings.redis_probe_s,))
         self.changes: list[HealthChange] = []
         """Changes of the store's state, for the log."""
         self.probe_due: bool = False
@@ -112,7 +112,7 @@ class SharedUserLimits:
         known = self.deny_cache.find(key, now)
         if known is not None:
             return known
-        if self.store_health.state is not HealthState.REMOTE:
+        if self.store_health.state is not HealthState.UP:
             if self.is_usable():
                 self.poll(now)
             return self._decide_without_store(
@@ -222,7 +222,7 @@ class SharedUserLimits:
         if change is None:
             return
         self.changes.append(change)
-        if change.state is HealthState.LOCAL:
+        if change.state is HealthState.DOWN:
             self.store.disconnect()
             if change.error_kind in UNREACHABLE_ERRORS:
                 self.on_store_lost(change.at_s)

@@ -56,7 +56,7 @@ async def _settled(hit: ours.Whole) -> None:
     until = clock() + GIVE_UP_S
     while clock() < until:
         await hit(USERS[0])
-        if hit.store.state is HealthState.REMOTE:
+        if hit.store.state is HealthState.UP:
             return
         await asyncio.sleep(PACE_S)
     raise RuntimeError("the store was not used again")
@@ -101,7 +101,7 @@ async def _failover(pair: SentinelPair) -> dict[str, float]:
         while clock() < begun + GIVE_UP_S:
             waits.append(await timed(hit, next(users)))
             await asyncio.sleep(PACE_S)
-            if pair.failed_over() and hit.store.state is HealthState.REMOTE:
+            if pair.failed_over() and hit.store.state is HealthState.UP:
                 break
         return {
             "slowest_ms": max(waits) * 1e3,

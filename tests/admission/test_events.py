@@ -365,7 +365,7 @@ def test_settings_in_force_are_one_event() -> None:
 def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
     return StoreView(
         "redis",
-        HealthState.LOCAL,
+        HealthState.DOWN,
         StoreErrorKind.TIMEOUT,
         0.0,
         on_error,
@@ -386,7 +386,7 @@ def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
 )
 def test_store_lost_event_warns_and_names_the_fallback(on_error: StoreFailureMode, meanwhile: str) -> None:
     line = store_changed(
-        store(on_error), HealthChange(HealthState.LOCAL, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
+        store(on_error), HealthChange(HealthState.DOWN, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
     )
     assert (line.event, line.level) == ("store_lost", logging.WARNING)
     assert line.text == f"redis is unavailable: timeout (too slow); {meanwhile}"
@@ -394,7 +394,7 @@ def test_store_lost_event_warns_and_names_the_fallback(on_error: StoreFailureMod
 
 
 def test_store_recovered_event_has_the_outage_duration() -> None:
-    line = store_changed(store(StoreFailureMode.LOCAL), HealthChange(HealthState.REMOTE, None, 9.0, 3.25), "")
+    line = store_changed(store(StoreFailureMode.LOCAL), HealthChange(HealthState.UP, None, 9.0, 3.25), "")
     assert (line.event, line.level) == ("store_recovered", logging.INFO)
     assert line.text == "redis answers again after 3.2 s; user limits are shared again"
     assert line.keys == {"store": "redis", "down_s": 3.25}

@@ -205,7 +205,7 @@ class TestSharedStore:
         for _ in range(7):
             windows.on_result(StoreErrorKind.TIMEOUT, NOW_S)
             states.append(windows.store_health.state)
-        assert states == [HealthState.REMOTE] * 6 + [HealthState.LOCAL]
+        assert states == [HealthState.UP] * 6 + [HealthState.DOWN]
         assert 2.0 <= windows.store_health.next_probe_s - NOW_S <= 3.0
         assert (windows.view().on_error, windows.view().processes) == (StoreFailureMode.DENY, 3)
 

@@ -99,7 +99,7 @@ async def test_first_request_waits_once_and_uses_the_local_share(
     assert site.store.charged == []
     assert site.view().fallbacks[StoreErrorKind.TIMEOUT] == 1
     await asyncio.sleep(0)
-    assert (site.view().state, site.store.probed, site.store.dropped) == (HealthState.LOCAL, 2, 1)
+    assert (site.view().state, site.store.probed, site.store.dropped) == (HealthState.DOWN, 2, 1)
 
 
 async def test_wrong_fleet_report_costs_one_probe_and_no_event(
@@ -110,7 +110,7 @@ async def test_wrong_fleet_report_costs_one_probe_and_no_event(
     site.wire.answers.clear()
     assert (await site.request())[0] is Reason.OK
     await asyncio.sleep(0)
-    assert (site.view().state, site.store.dropped) == (HealthState.REMOTE, 0)
+    assert (site.view().state, site.store.dropped) == (HealthState.UP, 0)
     assert not [record for record in caplog.records if "store_lost" in getattr(record, "event", "")]
     assert (await site.request())[0] is Reason.OK
     assert len(site.store.charged) == 1, "it is asked again"
@@ -135,7 +135,7 @@ async def test_denied_windows_do_not_affect_the_fleet(
     site = site_of()
     await started(site)
     site.store.report(StoreErrorKind.FORBIDDEN)
-    assert site.view().state is HealthState.LOCAL
+    assert site.view().state is HealthState.DOWN
     assert site.up
 
 

@@ -36,7 +36,7 @@ async def test_an_outage_is_logged_once_and_its_end_once(
     store = site.throttle.snapshot().store
     assert store is not None
     assert (store.state, store.cause, store.fallbacks[StoreErrorKind.TIMEOUT]) == (
-        HealthState.LOCAL,
+        HealthState.DOWN,
         StoreErrorKind.TIMEOUT,
         10,
     )
@@ -60,7 +60,7 @@ async def test_the_store_is_connected_at_the_start(monkeypatch: pytest.MonkeyPat
     await iterations()
     store = site.throttle.snapshot().store
     assert store is not None
-    assert store.state is HealthState.LOCAL
+    assert store.state is HealthState.DOWN
     assert isinstance(await site.admit(), Permit)
     assert not site.store.charged
 
@@ -109,7 +109,7 @@ async def test_store_is_probed_without_requests(monkeypatch: pytest.MonkeyPatch)
     await iterations()
     store = site.throttle.snapshot().store
     assert store is not None
-    assert store.state is HealthState.REMOTE
+    assert store.state is HealthState.UP
     site.clock.advance(60.0)
     await asyncio.sleep(0.05)
     assert site.store.probed == before + 2

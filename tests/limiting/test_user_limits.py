@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.user_limits import LimitSets, Part, UserLimits
-from autoglm_throttle.store.health import fair_share
+from autoglm_throttle.store.fallback import fair_share
 from autoglm_throttle.types import Decision, Demand, Priority, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 from tests.limiting.windows import Limits, per

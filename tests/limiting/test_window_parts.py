@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.store.health import ReducedLimit
+from autoglm_throttle.store.fallback import ReducedLimit
 from autoglm_throttle.types import EXACT_AT_MOST, Decision, Reason, UserLimit
 from tests.limiting.windows import limit, window
 

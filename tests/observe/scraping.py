@@ -85,7 +85,7 @@ LIMITER = ConcurrencyView(
 )
 STORE = StoreView(
     kind="redis",
-    state=HealthState.REMOTE,
+    state=HealthState.UP,
     cause=None,
     since_s=1.0,
     on_error=StoreFailureMode.LOCAL,

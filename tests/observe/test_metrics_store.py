@@ -19,7 +19,7 @@ def up(**changed: Any) -> float | None:
 
 def test_a_store_is_up_while_it_decides() -> None:
     assert up() == 1.0
-    assert up(state=HealthState.LOCAL) == up(state=HealthState.PROBING) == 0.0
+    assert up(state=HealthState.DOWN) == up(state=HealthState.PROBING) == 0.0
 
 
 def test_decisions_without_it_are_counted_by_cause() -> None:

@@ -123,7 +123,7 @@ class Site:
         """Ask until so many probes have failed."""
         for _ in range(times):
             await self.comes(HealthState.PROBING, user)
-            await self.comes(HealthState.LOCAL, user)
+            await self.comes(HealthState.DOWN, user)
 
     async def quiet(self) -> None:
         """Return once nothing waits for the store, not even what takes back units of those who left."""

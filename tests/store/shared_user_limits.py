@@ -45,7 +45,7 @@ class Shared:
             max_users=100,
             is_usable=lambda: self.askable,
         )
-        self.windows.store_health = StoreHealth(settings, jitter=lambda: 1.0)
+        self.windows.store_health = StoreHealth(failures, (settings.redis_probe_s,), jitter=lambda: 1.0)
 
     def question(self, demand: Demand, now: float) -> PendingCheck:
         found = self.windows.hit(demand, now)
@@ -67,7 +67,7 @@ class Shared:
 
     def lose(self, now: float) -> None:
         self.windows.on_result(StoreErrorKind.UNREACHABLE, now)
-        assert self.windows.store_health.state is HealthState.LOCAL
+        assert self.windows.store_health.state is HealthState.DOWN
 
 
 def numbers(decision: Decision) -> tuple[object, ...]:

@@ -48,7 +48,7 @@ async def test_first_requests_of_outage_wait_one_deadline(
     assert site.store.stats.sent == asked_for, "who has waited for a lease waits for no user limit"
     assert not any(asked.waited for asked in then)
     own_server.resume()
-    await site.comes(HealthState.REMOTE)
+    await site.comes(HealthState.UP)
     assert (await site.ask()).shared
     assert changes(caplog) in (["store_lost", "store_recovered"], [])
 

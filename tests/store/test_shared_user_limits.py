@@ -125,7 +125,7 @@ def test_without_the_store_each_process_goes_by_its_share(error: StoreErrorKind)
     assert decisions[-1].reason is Reason.USER
     assert decisions[-1].limit == 3
     assert shared.windows.view().fallbacks[error] == 4
-    assert shared.windows.store_health.state is HealthState.REMOTE
+    assert shared.windows.store_health.state is HealthState.UP
 
 
 def test_allow_mode_admits_all_without_store() -> None:
@@ -160,9 +160,9 @@ def test_outage_sends_no_checks_and_one_probe() -> None:
     shared.known(ALICE, 1.1)
     assert not shared.probe_due()
     shared.windows.on_probe_result(None, 1.2)
-    assert shared.windows.store_health.state is HealthState.REMOTE
+    assert shared.windows.store_health.state is HealthState.UP
     assert isinstance(shared.windows.hit(ALICE, 1.2), PendingCheck)
-    assert [change.state for change in shared.windows.changes] == [HealthState.LOCAL, HealthState.REMOTE]
+    assert [change.state for change in shared.windows.changes] == [HealthState.DOWN, HealthState.UP]
 
 
 def test_store_reported_silent_waits_for_probe() -> None:
@@ -195,7 +195,7 @@ def test_unsupported_loop_decides_locally_without_store_error() -> None:
     shared.askable = False
     assert shared.known(ALICE, 0.0).remaining == 9
     assert shared.windows.view().fallbacks[StoreErrorKind.LOOP] == 1
-    assert shared.windows.store_health.state is HealthState.REMOTE
+    assert shared.windows.store_health.state is HealthState.UP
 
 
 def test_local_charge_is_refunded_locally() -> None:
@@ -239,7 +239,7 @@ def test_view_shows_cause_and_start() -> None:
     view = shared.windows.view()
     assert (view.kind, view.state, view.cause, view.since_s) == (
         "scripted",
-        HealthState.LOCAL,
+        HealthState.DOWN,
         StoreErrorKind.UNREACHABLE,
         7.0,
     )

@@ -46,7 +46,7 @@ async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
         decisions = [one.decision for one in await asyncio.gather(*asked)]
         assert [decision.remaining for decision in decisions] == [LIMIT - 1 - passes] * 39
     assert site.fallbacks == before
-    assert site.state is HealthState.REMOTE
+    assert site.state is HealthState.UP
 
 
 class TestLoops:
@@ -72,7 +72,7 @@ class TestLoops:
         asyncio.run(site.ask())
         own_server.kill()
         assert not asyncio.run(site.ask()).shared
-        assert site.store.state is HealthState.LOCAL
+        assert site.store.state is HealthState.DOWN
         own_server.restart()
         until(lambda: asyncio.run(site.ask()).shared, HANG_S, "it is shared again")
 

@@ -33,9 +33,9 @@ async def test_only_three_requests_wait_for_frozen_server(
     assert all(asked.took_s >= DEADLINE_S - 0.002 for asked in first), "the deadline is used"
     assert [asked.waited for asked in first + then] == [True] * 3 + [False] * 200
     assert site.store.stats.sent == asked_for
-    assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.TIMEOUT)
+    assert (site.state, site.store.cause) == (HealthState.DOWN, StoreErrorKind.TIMEOUT)
     own_server.resume()
-    await site.comes(HealthState.REMOTE)
+    await site.comes(HealthState.UP)
     assert (await site.ask()).shared
     assert (await other.ask()).left == (await site.ask()).left + 1, "one count again"
     assert before - 8 <= (await site.ask()).left <= before - 4, "no local decision is replayed"
@@ -60,10 +60,10 @@ async def test_repeated_freezes_under_traffic(own_server: RedisServer, redis_pre
         for _ in range(2):
             await traffic.more()
             own_server.pause()
-            await site.comes(HealthState.LOCAL)
+            await site.comes(HealthState.DOWN)
             await traffic.more()
             own_server.resume()
-            await site.comes(HealthState.REMOTE)
+            await site.comes(HealthState.UP)
     assert traffic.refused == []
 
 
@@ -74,7 +74,7 @@ async def test_each_process_keeps_share_of_the_remaining(own_server: RedisServer
     seen = [await site.ask(1) for site in sites for _ in range(5)]
     assert [asked.left for asked in seen] == list(range(39, 19, -1))
     own_server.pause()
-    await asyncio.gather(*(site.comes(HealthState.LOCAL, user=9) for site in sites))
+    await asyncio.gather(*(site.comes(HealthState.DOWN, user=9) for site in sites))
     admitted: dict[int, list[int]] = {1: [], 2: []}
     for site in sites:
         for user, counts in admitted.items():
@@ -94,8 +94,8 @@ async def test_frozen_server_at_start_delays_little(
     first = [await site.ask() for _ in range(10)]
     assert all(asked.decision.allowed for asked in first)
     assert max(asked.took_s for asked in first) < HANG_S / 2, "by its deadline, not by that of a connection"
-    await site.comes(HealthState.LOCAL)
+    await site.comes(HealthState.DOWN)
     assert changes(caplog) == ["store_lost"]
     own_server.resume()
-    await site.comes(HealthState.REMOTE)
+    await site.comes(HealthState.UP)
     assert (await site.ask()).shared

@@ -39,11 +39,11 @@ class TestKilled:
         assert sum(asked.waited for asked in lost) <= StoreSettings().redis_failures
         assert not lost[-1].waited
         assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
-        assert site.state is HealthState.LOCAL
+        assert site.state is HealthState.DOWN
         assert site.store.cause in AWAY
         assert sum(site.store.fallbacks[trouble] for trouble in AWAY) >= 5
         server.restart()
-        await site.comes(HealthState.REMOTE)
+        await site.comes(HealthState.UP)
         assert (await site.ask()).left == 4, "shared again, on an empty server"
         return [asked.decision for asked in lost]
 
@@ -90,9 +90,9 @@ async def test_a_restart_fails_and_delays_no_request(
         for _ in range(3):
             await traffic.more()
             await asyncio.to_thread(own_server.kill)
-            await site.comes(HealthState.LOCAL)
+            await site.comes(HealthState.DOWN)
             await asyncio.to_thread(own_server.restart)
-            await site.comes(HealthState.REMOTE)
+            await site.comes(HealthState.UP)
             await traffic.more()
     assert traffic.refused == []
     assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
@@ -113,7 +113,7 @@ async def test_missing_server_at_start_is_logged_once_and_serves(
     assert len(said(caplog, "store_lost")) == 1
     assert "unreachable" in said(caplog, "store_lost")[0]
     slow_proxy.accept()
-    await site.comes(HealthState.REMOTE)
+    await site.comes(HealthState.UP)
     assert (await site.ask()).left == 4, "what the process decided alone is not replayed"
 
 
@@ -127,10 +127,10 @@ async def test_a_server_that_comes_and_goes_under_traffic(
     async with Traffic(hasty) as eager, Traffic(usual) as patient:
         for _ in range(FLAPS):
             await asyncio.to_thread(slow_proxy.reject)
-            await hasty.comes(HealthState.LOCAL)
+            await hasty.comes(HealthState.DOWN)
             await asyncio.to_thread(slow_proxy.accept)
-            await hasty.comes(HealthState.REMOTE)
-        await usual.comes(HealthState.REMOTE)
+            await hasty.comes(HealthState.UP)
+        await usual.comes(HealthState.UP)
         for traffic in (eager, patient):
             await traffic.more()
     assert eager.refused == patient.refused == []
@@ -151,7 +151,7 @@ async def test_connections_that_break_are_no_outage(slow_proxy: SlowProxy, redis
             await asyncio.to_thread(slow_proxy.cut)
         await traffic.more()
     assert traffic.refused == []
-    assert site.state is HealthState.REMOTE
+    assert site.state is HealthState.UP
     assert site.store.fallbacks[StoreErrorKind.LOST] == site.fallbacks
 
 

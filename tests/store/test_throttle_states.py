@@ -56,13 +56,13 @@ async def test_server_turned_replica_is_avoided_until_primary(
     async with Traffic(site) as traffic:
         await traffic.more()
         await asyncio.to_thread(own_server.command, "REPLICAOF", "127.0.0.1", free_port())
-        await site.comes(HealthState.LOCAL)
+        await site.comes(HealthState.DOWN)
         assert site.store.cause is StoreErrorKind.READONLY
         assert [(await site.ask(2)).left for _ in range(3)] == [99_999, 99_998, 99_997], "local"
         await site.probes()
         assert site.store.cause is StoreErrorKind.READONLY, "a probe finds a replica, too"
         await asyncio.to_thread(own_server.command, "REPLICAOF", "NO", "ONE")
-        await site.comes(HealthState.REMOTE)
+        await site.comes(HealthState.UP)
     assert traffic.refused == []
     assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
     assert (await site.ask()).left == left - 1
@@ -77,12 +77,12 @@ async def test_a_server_without_memory_is_left_alone_until_it_has_some(
     left = (await site.ask()).left
     own_server.command("CONFIG", "SET", "maxmemory", 1)
     assert [(await site.ask(2)).decision.allowed for _ in range(5)] == [True] * 5
-    assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FULL)
+    assert (site.state, site.store.cause) == (HealthState.DOWN, StoreErrorKind.FULL)
     await site.probes()
     assert (await site.ask(2)).decision.allowed
     assert site.store.cause is StoreErrorKind.FULL, "a probe finds no memory, too"
     own_server.command("CONFIG", "SET", "maxmemory", 0)
-    await site.comes(HealthState.REMOTE)
+    await site.comes(HealthState.UP)
     assert (await site.ask()).left == left - 1
     assert len(said(caplog, "store_lost")) == 1
 
@@ -96,7 +96,7 @@ async def test_a_server_that_is_slow_within_the_deadline_is_waited_for(
     asked = [await site.ask() for _ in range(40)]
     assert min(one.took_s for one in asked) >= 0.008
     assert site.fallbacks == before
-    assert site.state is HealthState.REMOTE
+    assert site.state is HealthState.UP
 
 
 @pytest.mark.parametrize("delay_s", [1.3 * DEADLINE_S, 2.5 * DEADLINE_S])
@@ -107,11 +107,11 @@ async def test_slow_server_is_avoided_until_fast(
     async with Traffic(site) as traffic:
         await traffic.more()
         slow_proxy.delay_s = delay_s
-        await site.comes(HealthState.LOCAL)
+        await site.comes(HealthState.DOWN)
         await site.probes()
         assert len(said(caplog, "store_lost")) == 1, "a probe waits no longer than a request"
         slow_proxy.delay_s = 0.0
-        await site.comes(HealthState.REMOTE)
+        await site.comes(HealthState.UP)
         await traffic.more()
     assert traffic.refused == []
     assert site.store.fallbacks[StoreErrorKind.TIMEOUT] >= 3
@@ -123,12 +123,12 @@ async def test_dead_connections_block_no_request_after_new_ones(
 ) -> None:
     site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, **PROMPTLY)
     slow_proxy.delay_s = HANG_S
-    await site.comes(HealthState.LOCAL)
+    await site.comes(HealthState.DOWN)
     slow_proxy.delay_s = 0.0  # for the replies that are still to come
-    await site.comes(HealthState.REMOTE)
+    await site.comes(HealthState.UP)
     asked = [await site.ask() for _ in range(20)]
     assert sum(one.shared for one in asked) >= 18
-    assert site.state is HealthState.REMOTE
+    assert site.state is HealthState.UP
 
 
 class TestRights:
@@ -137,7 +137,7 @@ class TestRights:
     async def test_named_are_enough(self, restricted: str, redis_prefix: str) -> None:
         site = await connected(restricted, redis_prefix, MANY, **PATIENTLY)
         assert (await site.ask()).left == (await site.ask()).left + 1
-        assert site.state is HealthState.REMOTE
+        assert site.state is HealthState.UP
 
     async def test_missing_right_is_logged_once_and_process_runs_locally(
         self,
@@ -150,13 +150,13 @@ class TestRights:
         redis_server.command("ACL", "SETUSER", redis_prefix, "-lpush")
         decisions = [(await site.ask()).decision for _ in range(8)]
         assert [decision.reason for decision in decisions] == [Reason.OK] * 5 + [Reason.USER] * 3
-        assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FORBIDDEN)
+        assert (site.state, site.store.cause) == (HealthState.DOWN, StoreErrorKind.FORBIDDEN)
         await site.probes()
         assert site.store.cause is StoreErrorKind.FORBIDDEN
         assert len([record for record in caplog.records if RIGHTS in record.getMessage()]) == 1
         assert len(said(caplog, "store_lost")) == 1
         redis_server.command("ACL", "SETUSER", redis_prefix, "+lpush")
-        await site.comes(HealthState.REMOTE)
+        await site.comes(HealthState.UP)
 
     async def test_a_wrong_password_is_local_at_once(
         self, redis_server: RedisServer, restricted: str, redis_prefix: str, caplog: pytest.LogCaptureFixture
@@ -164,7 +164,7 @@ class TestRights:
         site = Site(restricted.replace(":pw@", ":wrong-secret@"), redis_prefix, "5/hour", **PATIENTLY)
         decisions = [(await site.ask()).decision for _ in range(8)]
         assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 3
-        assert (site.state, site.store.cause) == (HealthState.LOCAL, StoreErrorKind.FORBIDDEN)
+        assert (site.state, site.store.cause) == (HealthState.DOWN, StoreErrorKind.FORBIDDEN)
         assert len(said(caplog, "store_lost")) == 1
         assert not any("wrong-secret" in record.getMessage() for record in caplog.records)
 
@@ -184,7 +184,7 @@ async def test_foreign_value_affects_only_its_user(
         assert [decision.remaining for decision in decisions[:2] + decisions[3:]] == [most - used] * 3
         assert decisions[2].allowed
     assert site.store.fallbacks[StoreErrorKind.FOREIGN] == 3
-    assert site.state is HealthState.REMOTE
+    assert site.state is HealthState.UP
     assert redis_server.command("SMEMBERS", mine) == ["not ours"]
     if most == 5:
         assert [(await site.ask(3)).decision.allowed for _ in range(4)] == [True, False, False, False]

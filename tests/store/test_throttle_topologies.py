@@ -33,8 +33,8 @@ class TestSentinel:
         async with Traffic(site) as traffic:
             await traffic.more()
             await asyncio.to_thread(own_sentinel.primary.kill)
-            await site.comes(HealthState.LOCAL)
-            await site.comes(HealthState.REMOTE)
+            await site.comes(HealthState.DOWN)
+            await site.comes(HealthState.UP)
             await traffic.more()
         assert await asyncio.to_thread(own_sentinel.failed_over)
         assert traffic.refused == []
@@ -55,7 +55,7 @@ class TestSentinel:
             while not await asyncio.to_thread(own_sentinel.failed_over):
                 await traffic.more(8)
             await traffic.more()
-            await site.comes(HealthState.REMOTE)
+            await site.comes(HealthState.UP)
         assert traffic.refused == []
         assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0
         assert (await site.ask()).left == left - 1
@@ -87,7 +87,7 @@ class TestCluster:
                 assert site.store.cause is not None
                 await asyncio.to_thread(cluster.nodes[1].restart)
                 await asyncio.to_thread(cluster.await_whole)
-                await site.comes(HealthState.REMOTE)
+                await site.comes(HealthState.UP)
                 await traffic.more(64)
             assert traffic.refused == []
             assert site.store.fallbacks[StoreErrorKind.TIMEOUT] == 0

@@ -18,7 +18,7 @@ from autoglm_throttle.store.breakers.health import BreakerStoreHealth
 from autoglm_throttle.store.breakers.pending_query import PendingQueries, PendingQuery
 from autoglm_throttle.store.breakers.pending_writes import PendingWrites, ProbeResult, Write
 from autoglm_throttle.store.breakers.subscription import Subscriptions
-from autoglm_throttle.store.outage_log import OutageLog
+from autoglm_throttle.store.health import OutageLog
 from autoglm_throttle.types import Outcome
 
 if TYPE_CHECKING:

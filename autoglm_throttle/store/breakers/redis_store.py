@@ -32,7 +32,7 @@ from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 if TYPE_CHECKING:
     from autoglm_throttle._runtime.wakeup import Wakeup
-    from autoglm_throttle.store.sync_script import SyncClient
+    from autoglm_throttle.store.client import SyncClient
     from autoglm_throttle.types import Clock
 
 TIMEOUT_S: Final = 0.25

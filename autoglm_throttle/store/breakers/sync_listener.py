@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle._runtime.worker import Worker
-from autoglm_throttle.store.sync_script import SyncClient
+from autoglm_throttle.store.client import SyncClient
 
 if TYPE_CHECKING:
     from autoglm_throttle.types import Clock

@@ -17,7 +17,7 @@ from autoglm_throttle.store.breakers.protocol import (
     parse_states,
 )
 from autoglm_throttle.store.breakers.scripts import explain, is_final
-from autoglm_throttle.store.sync_script import SyncClient, SyncScript
+from autoglm_throttle.store.client import SyncClient, SyncScript
 from autoglm_throttle.types import Outcome
 
 if TYPE_CHECKING:
