@@ -150,18 +150,18 @@ class Throttle:
         Raises:
             ValueError: when awaited: the ticket was cancelled, or returned by `called`.
         """
-        return self.admission.wait(ticket, disconnected)
+        return self.admission.tickets.wait(ticket, disconnected)
 
     def leave(self, ticket: Ticket) -> None:
         """Cancel a ticket; nothing is charged. Idempotent.
 
         A task that waits for the ticket is not woken: cancel the task instead.
         """
-        self.admission.leave(ticket)
+        self.admission.tickets.leave(ticket)
 
     def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
         """Return the tickets that became ready or expired without a waiter, with their results."""
-        return self.admission.called()
+        return self.admission.tickets.called()
 
     @asynccontextmanager
     async def slot(self, demand: Demand) -> AsyncIterator[Permit]:
@@ -305,8 +305,7 @@ class Throttle:
     def _build(self, providers: Sequence[GpuProvider]) -> None:
         """Create all parts but the guards: at construction, and anew in a forked child."""
         # Deferred: keeps the import of the package small.
-        from autoglm_throttle.admission.control_loop import ControlLoop
-        from autoglm_throttle.admission.service_meter import ServiceMeter
+        from autoglm_throttle.admission.control_loop import ControlLoop, ServiceMeter
 
         settings, now = self.settings, self._clock()
         hasher = CallerHasher(settings.identity_key)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-import anyio
-
-from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
-from autoglm_throttle.admission.counters import REPLACEABLE
-from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
+from autoglm_throttle.admission.permit import Permit, Rejection
+from autoglm_throttle.admission.verdicts import Verdicts
+from autoglm_throttle.admission.waiting import TicketWaiter
 from autoglm_throttle.events import EventQueue, control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.limiting.decisions import all_rejected, latest
@@ -19,7 +16,6 @@ from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.pending_check import PendingCheck
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Reason
 
 if TYPE_CHECKING:
@@ -62,13 +58,13 @@ class AdmissionController:
         self._user_limits = parts.user_limits
         self._quota = parts.quota
         self._store = parts.store
-        self._permit: Callable[..., Permit] = Permit
-        if parts.quota is not None:
-            from autoglm_throttle.admission.quota_check import QuotaPermit
-
-            self._permit = partial(QuotaPermit, parts.quota)
         self._events = events
         self._dry_run = dry_run
+        self._verdicts: Verdicts = Verdicts(parts, events, dry_run=dry_run)
+        self.tickets: TicketWaiter = TicketWaiter(parts.settlement, self._verdicts)
+        """Gives the holders of tickets their results."""
+        self.flush: Callable[[], None] = self._verdicts.flush
+        """Runs pending wake-ups, polls the store, writes log events; call it after leaving the lock."""
         self._refresh = refresh
         self.refresh_due_s: float = -math.inf
         """When a request must refresh the control state; at once while sampling is stopped."""
@@ -87,7 +83,7 @@ class AdmissionController:
         if self.has_leases:
             await self.ensure_lease(demand)
         verdict = self.try_admit(demand, demand.work_class)
-        return await self.wait(verdict) if isinstance(verdict, Ticket) else verdict
+        return await self.tickets.wait(verdict) if isinstance(verdict, Ticket) else verdict
 
     async def ensure_lease(self, demand: Demand) -> None:
         """Lease enough tokens for a demand if the fleet has them. Await this before `try_admit`.
@@ -139,7 +135,7 @@ class AdmissionController:
                 decision = self._user_limits.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     settlement.counters.classes[demand.priority].admitted += 1
-                    verdict = self._permit(settlement, demand, decision, now, now, kind, slot)
+                    verdict = self._verdicts.permit(settlement, demand, decision, now, now, kind, slot)
                 elif isinstance(decision, PendingCheck):
                     verdict = Ticket.with_slot(demand, now, kind, slot)
                     verdict.charges = TicketCharges(settlement, payer, pending_check=decision, charged_s=now)
@@ -147,7 +143,7 @@ class AdmissionController:
                     if slot:
                         settlement.release_unused(demand, now, kind, slot)
                     payer.give_back(demand.cost, now)
-                    verdict = self._reject(demand, decision, now, kind)
+                    verdict = self._verdicts.reject(demand, decision, now, kind)
             else:
                 verdict = self._enqueue(demand, payer, now, kind)
         finally:
@@ -155,7 +151,7 @@ class AdmissionController:
         # With a ticket for a check of the store, the waiter polls the store.
         polls = self._store is not None and verdict.__class__ is not Ticket
         if lock.pending or self._events.waiting or polls:
-            self.flush()
+            self._verdicts.flush()
         return verdict
 
     def _enqueue(
@@ -166,7 +162,7 @@ class AdmissionController:
         slot, queued, budget_active = self._slot_or_ticket(demand, kind, now)
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
-            return self._reject(demand, queued, now, kind)
+            return self._verdicts.reject(demand, queued, now, kind)
         charged_s = now if queued is None else queued.arrived_s
         decision = self._user_limits.hit(demand, charged_s) or ADMITTED
         charges = TicketCharges(settlement, payer, budget_charged=budget_active, charged_s=charged_s)
@@ -182,10 +178,10 @@ class AdmissionController:
             payer.give_back(demand.cost, now)
             if budget_active:
                 self._shared_budget.give_back(now)
-            return self._reject(demand, decision, now, kind)
+            return self._verdicts.reject(demand, decision, now, kind)
         if queued is None:
             settlement.counters.classes[demand.priority].admitted += 1
-            return self._permit(settlement, demand, decision, now, now, kind, slot)
+            return self._verdicts.permit(settlement, demand, decision, now, now, kind, slot)
         queued.charges, charges.decision = charges, decision
         if settlement.limiter.in_flight < settlement.limiter.capacity:  # the limit has just grown
             settlement.call_ready(now)
@@ -224,8 +220,8 @@ class AdmissionController:
                     verdict.called_s, verdict.charges = None, charges
                 else:
                     payer.give_back(demand.cost, now)
-                    verdict = self._reject(demand, charges.decision, now, kind)
-        self.flush()
+                    verdict = self._verdicts.reject(demand, charges.decision, now, kind)
+        self._verdicts.flush()
         return verdict
 
     def try_slot(self, charged: Ticket) -> Permit | Ticket | Rejection:
@@ -239,26 +235,26 @@ class AdmissionController:
         decision = latest(decision, now - charges.charged_s)
         with self._lock:
             slot = NO_SLOT
-            queued: Ticket | Decision | None = self._quota_rejection(charged, now)
+            queued: Ticket | Decision | None = self._verdicts.quota_rejection(charged, now)
             if queued is None and (
                 self._budget_active or not (slot := settlement.limiter.try_acquire(demand, kind, now))
             ):
                 slot, queued, charges.budget_charged = self._slot_or_ticket(demand, kind, now)
                 if isinstance(queued, Decision):
-                    self._refund(charged, now)
+                    self._verdicts.refund(charged, now)
             verdict: Permit | Ticket | Rejection
             charged.state = _LEFT
             if queued is None:
                 settlement.counters.classes[demand.priority].admitted += 1
-                verdict = self._permit(settlement, demand, decision, now, now, kind, slot)
+                verdict = self._verdicts.permit(settlement, demand, decision, now, now, kind, slot)
             elif isinstance(queued, Decision):
-                verdict = self._reject(demand, queued, now, kind)
+                verdict = self._verdicts.reject(demand, queued, now, kind)
             else:
                 queued.charges = charges
                 if settlement.limiter.in_flight < settlement.limiter.capacity:
                     settlement.call_ready(now)
                 verdict = queued
-        self.flush()
+        self._verdicts.flush()
         return verdict
 
     def _reject_by_rate(
@@ -267,7 +263,7 @@ class AdmissionController:
         """Reject a demand that found no tokens; it counts as demand for slots."""
         if demand.holds_slot:
             self._settlement.limiter.record_arrival(demand.priority, now)
-        return self._reject(demand, decision, now, kind)
+        return self._verdicts.reject(demand, decision, now, kind)
 
     def _slot_or_ticket(
         self, demand: Demand, kind: WorkClass, now: float
@@ -303,221 +299,7 @@ class AdmissionController:
         self._settlement.limiter.cancel(ticket, now)
         return self._settlement.limiter.occupy_over_limit(ticket.demand, ticket.work_class)
 
-    # Waiting
-
-    @overload
-    def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...
-    @overload
-    def wait(
-        self, ticket: Ticket, disconnected: DisconnectWait
-    ) -> Coroutine[Any, Any, Permit | Rejection | None]: ...
-    def wait(
-        self, ticket: Ticket, disconnected: DisconnectWait = anyio.sleep_forever
-    ) -> Coroutine[Any, Any, Permit | Rejection | None]:
-        """Wait for the result of a ticket; arguments, results and errors are those of `Throttle.wait`."""
-        alone = ticket.state is _CALLED and ticket.charges.pending_check is not None
-        return self._check_store(ticket) if alone else self._wait_in_queue(ticket, disconnected)
-
-    async def _wait_in_queue(self, ticket: Ticket, disconnected: DisconnectWait) -> Permit | Rejection | None:
-        try:
-            wakeup = new_wakeup()
-            waits = self._register_waker(ticket, wakeup.set)
-            charges = ticket.charges
-            if charges.pending_check is not None and charges.decision is None:  # not asked at the head
-                verdict = await self._check_store(ticket)
-                if verdict is not None:
-                    return verdict
-            while True:
-                if waits and await wakeup.wait(ticket.deadline_s - self._clock(), disconnected):
-                    self.leave(ticket)
-                    return None
-                verdict = self.poll(ticket)
-                if verdict is not None:
-                    return verdict
-        except BaseException:
-            self.leave(ticket)
-            raise
-
-    def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
-        """Return the tickets that became ready or expired without a waiter, with their results."""
-        now = self._clock()
-        settlement = self._settlement
-        with self._lock:
-            settlement.call_ready(now)
-            tickets, settlement.unclaimed = settlement.unclaimed, []
-            results = [
-                (ticket, self._permit_for(ticket, now)) for ticket in tickets if ticket.state is not _LEFT
-            ]
-        self.flush()
-        return results
-
-    def leave(self, ticket: Ticket) -> None:
-        """Cancel a ticket; nothing is charged. Idempotent.
-
-        A task that waits for the ticket is not woken: cancel the task instead.
-        """
-        self._lock.run(partial(self._leave, ticket))
-        self.flush()
-
-    def _leave(self, ticket: Ticket) -> None:
-        if ticket.state is not _LEFT and ticket.charges.owner is self._settlement:
-            now = self._clock()
-            if ticket.was_queued:
-                self._settlement.counters.oddities["disconnected_in_queue"] += 1
-            self._record_queue_time(ticket, now)
-            self._refund(ticket, now)
-
-    def _register_waker(self, ticket: Ticket, on_ready: Callable[[], None]) -> bool:
-        """Register the wake-up of a waiter; False if the ticket is ready or expired already."""
-        with self._lock:
-            waits = ticket.state is _WAITING
-            if waits:
-                ticket.on_ready = on_ready
-            else:  # another thread made it ready first
-                self._settlement.mark_claimed(ticket)
-        return waits
-
-    async def _check_store(self, ticket: Ticket) -> Permit | Rejection | None:
-        """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""
-        check = ticket.charges.pending_check
-        if check is None:
-            raise ValueError(f"{ticket!r} has no pending store check")
-        if ticket.was_queued:
-            with self._lock:
-                self._settlement.mark_claimed(ticket)
-        try:
-            reply = await check.send()
-        except BaseException:
-            self.leave(ticket)
-            raise
-        now = self._clock()
-        lock = self._lock
-        lock.acquire()
-        try:
-            decision = ticket.charges.decision = check.resolve(reply, now)
-            if ticket.state is _LEFT:  # cancelled during the store check: refund its units
-                check.undo(now)
-                raise ValueError(f"{ticket!r} was cancelled or already returned")
-            verdict = self._apply_store_decision(ticket, decision, now)
-        finally:
-            lock.release()
-            if lock.pending:
-                lock.run_pending()
-        if check.answer is None:  # otherwise the store allowed it, and no event is pending
-            self.flush()
-        return verdict
-
-    def _apply_store_decision(
-        self, ticket: Ticket, decision: Decision, now: float
-    ) -> Permit | Rejection | None:
-        """Apply the decision of the shared store to a ticket."""
-        if decision.allowed and not ticket.was_queued:
-            if ticket.called_s is None:  # its body is awaited, and then its slot
-                return None
-            rejection = self._quota_rejection(ticket, now)
-            if rejection is not None:
-                return self._reject(ticket.demand, rejection, now, ticket.work_class)
-            return self._permit_of(ticket, decision, ticket.called_s)
-        if not decision.allowed:
-            self._record_queue_time(ticket, now)
-            self._refund(ticket, now)
-            return self._reject(ticket.demand, decision, now, ticket.work_class)
-        return self._permit_for(ticket, now) if ticket.state is not _WAITING else None
-
-    def poll(self, ticket: Ticket) -> Permit | Rejection | None:
-        """Return the result of a ticket; None while it waits."""
-        now = self._clock()
-        with self._lock:
-            if ticket.state is _LEFT:
-                raise ValueError(f"{ticket!r} was cancelled or already returned")
-            if ticket.state is _WAITING and not self._settlement.limiter.expire(ticket, now):
-                return None
-            verdict = self._permit_for(ticket, now)
-        self.flush()
-        return verdict
-
-    def _permit_for(self, ticket: Ticket, now: float) -> Permit | Rejection:
-        """Turn a ready ticket into a permit, and an expired one into a rejection."""
-        demand, charges = ticket.demand, ticket.charges
-        if charges.decision is None and charges.pending_check is not None:  # no waiter sent the check
-            charges.decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
-            if not charges.decision.allowed:
-                self._refund(ticket, now)
-                return self._reject(demand, charges.decision, now, ticket.work_class)
-        waited_s = self._record_queue_time(ticket, now)
-        if ticket.called_s is not None and charges.decision is not None:
-            rejection = self._quota_rejection(ticket, now)
-            if rejection is not None:
-                return self._reject(demand, rejection, now, ticket.work_class)
-            return self._permit_of(ticket, latest(charges.decision, waited_s), ticket.called_s)
-        decision = self._settlement.limiter.rejection(ticket, now)
-        self._refund(ticket, now)
-        return self._reject(demand, decision, now, ticket.work_class)
-
-    def _permit_of(self, ticket: Ticket, decision: Decision, called_s: float) -> Permit:
-        """Turn a called ticket into its permit."""
-        ticket.state = _LEFT
-        self._settlement.counters.classes[ticket.demand.priority].admitted += 1
-        return self._permit(
-            self._settlement,
-            ticket.demand,
-            decision,
-            ticket.arrived_s,
-            called_s,
-            ticket.work_class,
-            ticket.slot,
-        )
-
-    def _quota_rejection(self, ticket: Ticket, now: float) -> Decision | None:
-        """Reject a ticket if its memory quota was used up while it waited."""
-        rejection = None if self._quota is None else self._quota.rejection(ticket.demand, now)
-        if rejection is not None:
-            self._refund(ticket, now)
-        return rejection
-
-    def _record_queue_time(self, ticket: Ticket, now: float) -> float:
-        """Record the queue time of a ticket, and return it."""
-        if not ticket.was_queued:
-            return 0.0
-        called_s = ticket.called_s
-        waited_s = (now if called_s is None else called_s) - ticket.arrived_s
-        self._settlement.counters.classes[ticket.demand.priority].queue_time.record(waited_s)
-        return waited_s
-
-    # Refunds and rejections
-
-    def _refund(self, ticket: Ticket, now: float) -> None:
-        """Return all resources that a ticket holds."""
-        self._settlement.cancel(ticket, now)
-        charges = ticket.charges
-        if charges.payer is not None:
-            charges.payer.give_back(ticket.demand.cost, now)
-        if charges.budget_charged:
-            self._shared_budget.give_back(now)
-        if charges.pending_check is not None:
-            charges.pending_check.undo(now)
-        else:
-            self._user_limits.give_back(ticket.demand, charges.charged_s, now)
-
-    def _reject(self, demand: Demand, decision: Decision, now: float, kind: WorkClass) -> Permit | Rejection:
-        """Reject a demand; in a dry run count the rejection and admit it."""
-        settlement = self._settlement
-        row = settlement.counters.classes[demand.priority]
-        if self._dry_run:
-            row.would_reject[decision.reason] += 1
-            row.admitted += 1
-            slot = settlement.limiter.occupy_over_limit(demand, kind) if demand.holds_slot else NO_SLOT
-            self._log_rejection(demand, decision, now)
-            admitted = Decision(True, Reason.OK, would_reject=decision)
-            return self._permit(settlement, demand, admitted, now, now, kind, slot)
-        if decision.reason not in REPLACEABLE or not isinstance(demand, ProvisionalDemand):
-            row.rejected[decision.reason] += 1
-            self._log_rejection(demand, decision, now)
-        return Rejection(demand, decision)
-
-    def _log_rejection(self, demand: Demand, decision: Decision, now: float) -> None:
-        if self._events.record_rejection(demand, decision, now) and self._user_limits.overflowed:
-            self._events.record_full_user_table()
+    # Rejections decided elsewhere
 
     def reject(self, demand: Demand, decision: Decision, *, degraded: bool = False) -> Rejection | None:
         """Count a request that was rejected before the throttle, or answered by a fallback.
@@ -533,8 +315,8 @@ class AdmissionController:
         if self._dry_run:
             with self._lock:
                 self._settlement.counters.classes[demand.priority].would_reject[decision.reason] += 1
-                self._log_rejection(demand, decision, self._clock())
-            self.flush()
+                self._verdicts.log_rejection(demand, decision, self._clock())
+            self._verdicts.flush()
             return None
         if demand.holds_slot:
             with self._lock:
@@ -557,8 +339,8 @@ class AdmissionController:
                 row.degraded[decision.reason] += 1
             else:
                 row.rejected[decision.reason] += 1
-                self._log_rejection(demand, decision, self._clock())
-        self.flush()
+                self._verdicts.log_rejection(demand, decision, self._clock())
+        self._verdicts.flush()
 
     def record_exempt(self) -> None:
         """Count a request that is exempt from the throttle."""
@@ -593,17 +375,6 @@ class AdmissionController:
         self._budget_active = state.budget_rps is not None
         self._shared_budget.rescale(state.budget_rps, state.term, now)
         self._events.extend(control_events(before, state, view, now))
-
-    def flush(self) -> None:
-        """Run pending wake-ups, poll the store and write pending log events; inside the lock, do nothing."""
-        if self._lock.is_held():
-            return
-        if self._lock.pending:
-            self._lock.run_pending()
-        if self._store is not None:
-            self._store.poll()
-        if self._events.waiting:
-            self._events.write()
 
     def unsupported_loop(self) -> str:
         """Return why the settings cannot work in the running event loop; empty if they can."""

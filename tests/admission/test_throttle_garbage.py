@@ -19,13 +19,21 @@ from autoglm_throttle import (
     Rejection,
     Settings,
 )
-from autoglm_throttle.admission import control_loop, controller, counters, permit, settlement, snapshot
+from autoglm_throttle.admission import (
+    control_loop,
+    controller,
+    counters,
+    permit,
+    settlement,
+    snapshot,
+    verdicts,
+    waiting,
+)
 from autoglm_throttle.events import LogEvent
 from autoglm_throttle.limiting import (
     concurrency_limiter,
-    instant,
+    decisions,
     queue,
-    reserved_share,
     service_estimator,
     sliding_window,
     token_bucket,
@@ -69,14 +77,15 @@ WATCHED = {
     for module in (
         control_loop,
         controller,
+        verdicts,
+        waiting,
         counters,
         settlement,
         permit,
         snapshot,
         concurrency_limiter,
         service_estimator,
-        reserved_share,
-        instant,
+        decisions,
         queue,
         sliding_window,
         token_bucket,
@@ -195,7 +204,7 @@ def wait(scenario: QueueScenario, ticket: Ticket) -> None:
 
 def resume(scenario: QueueScenario, ticket: Ticket) -> None:
     if ticket in scenario.in_queue:
-        verdict = scenario.throttle.admission.poll(ticket)
+        verdict = scenario.throttle.admission.tickets.poll(ticket)
         if verdict is not None:
             scenario.in_queue.remove(ticket)
             take(scenario, verdict)
