@@ -57,8 +57,10 @@ def served() -> Iterator[str]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A recording of two seconds of the simulated service, and the body file that the commands name."""
+    """A recording of two seconds of the simulated service, and the other files that the commands name."""
     (tmp_path / "body.json").write_text("{}")
+    gor = "1 a 5 0\nGET / HTTP/1.1\r\n\r\n\n\U0001f435\U0001f648\U0001f649\n"
+    (tmp_path / "requests.gor").write_text(gor, newline="")
     clock = ManualClock()
     sim = SimulatedGpu(clock=clock)
     throttle = Throttle(Settings(gpu="none"), gpu=sim, sampling="manual", clock=clock)

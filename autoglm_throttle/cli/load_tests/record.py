@@ -1,4 +1,4 @@
-"""``record``: inspects a recording of traffic, checks it for secrets, or converts it."""
+"""``record``: inspects a recording of traffic, checks its format, or converts to one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXAMPLES: Final = """\
 examples:
   autoglm-throttle record info traffic.jsonl.gz
   autoglm-throttle record check traffic.jsonl
-  autoglm-throttle record convert traffic.jsonl t.json --to vegeta --base-url http://127.0.0.1:8000 --fill
-  autoglm-throttle record convert browser.har traffic.jsonl --allow-header accept-language
+  autoglm-throttle record convert requests.gor traffic.jsonl --allow-header accept-language
+  autoglm-throttle record convert traffic.jsonl shared.jsonl --mask-path '/users/{id}'
 
 Recordings are made by RecorderMiddleware, just outside ThrottleMiddleware, where RECORD_PATH is set.
 
@@ -36,13 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, text, work in (
         ("info", "count requests, clients, decisions and stored data", _info),
-        ("check", "check a recording for format errors, wrong order and secrets", _check),
+        (
+            "check",
+            "check the format and the order of a recording, and that no field is forbidden",
+            _check,
+        ),
     ):
         own = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         own.add_argument("file", metavar="FILE", help="a recording")
         add_format(own)
         own.set_defaults(work=work)
-    text = "turn a recording into a file of vegeta, GoReplay or HAR, or such a file into a recording"
+    text = "turn a file of GoReplay into a recording, or remove data from a recording"
     usage = "autoglm-throttle record convert FILE OUT [options]"
     own = commands.add_parser("convert", help=text, description=f"{text[0].upper()}{text[1:]}.", usage=usage)
     conversion.add_arguments(own)

@@ -50,9 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "autoglm-throttle replay FILE URL [options]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "file", metavar="FILE", help="a recording, a HAR or .gor file, or a CSV of token numbers"
-    )
+    parser.add_argument("file", metavar="FILE", help="a recording, a .gor file, or a CSV of token numbers")
     parser.add_argument(
         "url", metavar="URL", help="URL of the service; its path is prefixed to the recorded paths"
     )

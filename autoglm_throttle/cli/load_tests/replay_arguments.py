@@ -14,10 +14,9 @@ from autoglm_throttle.cli.load_tests.problems import ProblemList
 from autoglm_throttle.cli.load_tests.report_options import ReportOptions
 from autoglm_throttle.cli.load_tests.request_options import above_zero
 from autoglm_throttle.cli.load_tests.send_options import SendOptions, time_s, whole_number
-from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import parse_duration, parse_number
-from autoglm_throttle.traffic.replay import Selection
+from autoglm_throttle.traffic.replay import Fill, Selection
 from autoglm_throttle.traffic.report.schema import KIND
 from autoglm_throttle.traffic.watch import Probe
 
@@ -51,10 +50,6 @@ START_BYTES: Final = 4096
 
 OTHER_FILE_KINDS: Final = {
     rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report, not a recording: see load compare",
-    r'\A\s*\{(?=[^\n]*"method":)[^\n]*"url":\s*"https?:': (
-        "contains vegeta targets, which have no times: add times with"
-        " record convert FILE OUT.jsonl --from vegeta --shape SHAPE"
-    ),
 }
 """Files easily mistaken for a recording: pattern of their start -> error message."""
 

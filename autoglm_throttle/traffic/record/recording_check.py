@@ -1,77 +1,29 @@
-"""Scans a recording for secrets. Findings are named by place and kind, and never quoted."""
+"""Checks the format, the order and the redaction of a recording. Findings never quote the file."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote_plus
 
 from autoglm_throttle.settings.groups.recorder import identifies_caller
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 from autoglm_throttle.traffic.record.recording_reader import MAX_PROBLEMS_SHOWN, open_recording
 
-RANDOM_AT_LEAST: Final = 20
-"""Shortest word that is tested for randomness; 20 characters of base 62 are 119 bits, and keys are longer."""
+_CLIENT = re.compile(r"(?:[0-9a-f]{16})?")
 
-BITS_AT_LEAST: Final = 3.0
-"""Lowest Shannon entropy per character of such a word: random hex digits have 3.5 at 32 characters."""
-
-CHANGES_AT_LEAST: Final = 0.25
-"""Lowest share of neighbors of different kinds: lower case, capital, digit.
-
-It is 0.62 in base 62 and 0.47 in hex digits on average; ordinary identifiers with a number have less.
-"""
-
-_KNOWN: Final = {
-    "a bearer token": re.compile(r"\bbearer\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
-    "basic credentials": re.compile(r"\bbasic\s+[A-Za-z0-9+/]{8,}=*", re.IGNORECASE),
-    "a JSON web token": re.compile(r"\beyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{4,}"),
-    "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY"),
-    "a key with a known prefix": re.compile(
-        r"\b(?:sk-|sk_live_|rk_live_|gh[pousr]_|github_pat_|xox[abprs]-|hf_|glpat-|AKIA|AIza)[A-Za-z0-9_-]{8,}"
-    ),
-    "a password in a URL": re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/\s:@]{0,200}:[^/\s@]{1,200}@"),
-}
-_NAMES = (
-    r"(?:[\w.-]{0,40}(?:passw(?:or)?d|passphrase|pwd|secret|api[_-]?key|(?:access|private)[_-]?key|credentials?)"
-    r"|(?:[\w.-]{0,40}(?:access|refresh|id|auth|session|csrf|xsrf|api|bearer|security)[_-]?)?token"
-    r"|sid|[\w.-]{0,20}sess(?:ion)?(?:[_-]?id|[_-]?key)?|auth|jwt|[\w.-]{0,20}cookie|authorization"
-    r"|[\w.-]{0,20}signature|sig)"
+_FIRST_FIELDS: Final = frozenset({"v", "kind", "start", "library", "redaction", "sample"})
+_LAST_FIELDS: Final = frozenset({"v", "end", "dropped"})
+_REQUEST_FIELDS: Final = frozenset(
+    {"v", "t", "id", "method", "target", "headers", "body_len", "body_sha256", "body_b64", "client"}
+    | {"priority", "decision", "reason", "status", "ms", "ttfb_ms"}
 )
-"""Names that denote a secret; ``max_tokens`` is not one."""
-
-_SECRET_KEY = re.compile(
-    rf"(?:\A|[\"'&?#;{{(,\s\[]){_NAMES}[\]\"']*\s*[:=]\s*[\"']?(?!\*)[^\s\"'&;,}}]", re.IGNORECASE
-)
-_PART_OF_FORM = re.compile(rf"\bname=[\"']?{_NAMES}[\"']?\s*(?:;|[\r\n]|\Z)", re.IGNORECASE)
-_WORD = re.compile(rf"[A-Za-z0-9_+=-]{{{RANDOM_AT_LEAST},}}")
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-_PERSONAL = re.compile(r"[A-Za-z0-9_.+-]{1,64}(?:@|%40)[A-Za-z0-9-]{1,63}\.[A-Za-z]{2,}")
-_IDENTITY = re.compile(r"(?:[0-9a-f]{16})?")
-
-_FIELD_NAMES: Final = (
-    frozenset({"v", "kind", "start", "library", "redaction", "sample"}),
-    frozenset({"v", "end", "dropped"}),
-    frozenset(
-        {"v", "t", "id", "method", "target", "headers", "body_len", "body_sha256", "body_b64", "client"}
-        | {"priority", "decision", "reason", "status", "ms", "ttfb_ms"}
-    ),
-)
-"""Field names of a first line, a last line, and any other."""
-
 _REDACTION: Final = frozenset({"headers", "query", "paths", "body", "key"})
-
-MAX_UNPACKED_BYTES: Final = 1024 * 1024
-"""Bytes of a compressed body that are scanned."""
 
 
 @dataclass(slots=True)
@@ -108,10 +60,10 @@ class CheckResult:
 
 
 def check(path: Path | str) -> CheckResult:
-    """Check every line of a recording: format, order and possible secrets.
+    """Check every line of a recording: format, order, and fields that a recorder never stores.
 
-    Lines may be in order of arrival, as converters write them, or of completion, as a recorder does.
-    UUIDs count as identifiers, not as secrets.
+    Lines may be in order of arrival, as an import writes them, or of completion, as a recorder does. Contents
+    are not searched for secrets: use a secret scanner before you share a file.
 
     Raises:
         TrafficError: it cannot be read, is no recording, or of another version.
@@ -128,7 +80,7 @@ def check(path: Path | str) -> CheckResult:
             result.add(number, "id", "is that of an earlier line")
         ids.add(entry.id)
         order.observe(number, entry)
-        for location, problem in _secrets(entry):
+        for location, problem in _redaction_problems(entry):
             result.add(number, location, problem)
     for number in order.out_of_order():
         result.add(number, "t", "ended more than a second before the line above it")
@@ -159,30 +111,21 @@ class _LineOrder:
 
 
 def _check_format(result: CheckResult, number: int, line: bytes) -> None:
-    for location, problem in _format_problems(number, line):
-        result.add(number, location, problem)
-
-
-def _format_problems(number: int, line: bytes) -> Iterator[tuple[str, str]]:
-    """Yield unknown fields, and possible secrets in a first or last line."""
+    """Report duplicate and unknown fields of a line."""
     try:
         data = json.loads(line, object_pairs_hook=_reject_duplicates)
     except (ValueError, RecursionError):
         return  # reported as unreadable
     if data is None:
-        yield "line", "the same field twice"
+        result.add(number, "line", "the same field twice")
     if not isinstance(data, dict):
         return
-    first, last = number == 1 and "kind" in data, "end" in data and "method" not in data
-    named = _FIELD_NAMES[0] if first else _FIELD_NAMES[1] if last else _FIELD_NAMES[2]
+    first = number == 1 and "kind" in data
+    last = "end" in data and "method" not in data
+    known = _FIRST_FIELDS if first else _LAST_FIELDS if last else _REQUEST_FIELDS
     redaction = data.get("redaction", {}) if first else {}
-    if data.keys() - named or (isinstance(redaction, dict) and redaction.keys() - _REDACTION):
-        yield "line", "a field that no recording has"
-    if first or last:
-        text = json.dumps(data, ensure_ascii=False)
-        yield from (("line", problem) for problem in _known_secrets(text))
-        if _has_random_word(text):
-            yield "line", "a long random string"
+    if data.keys() - known or (isinstance(redaction, dict) and redaction.keys() - _REDACTION):
+        result.add(number, "line", "a field that no recording has")
 
 
 def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object] | None:
@@ -190,72 +133,10 @@ def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object] | N
     return data if len(data) == len(pairs) else None
 
 
-def _secrets(entry: RecordedRequest) -> Iterator[tuple[str, str]]:
-    """Yield place and kind of each possible secret in a request."""
-    if not _IDENTITY.fullmatch(entry.client):
+def _redaction_problems(entry: RecordedRequest) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a request that a recorder never stores."""
+    if not _CLIENT.fullmatch(entry.client):
         yield "client", "is no hash"
     for name, _ in entry.headers:
         if identifies_caller(name):
             yield "headers", f"{name} identifies the caller"
-    locations = [("target", _decoded(entry.target)), *(("headers", value) for _, value in entry.headers)]
-    locations += [("priority, decision or reason", f"{entry.priority} {entry.decision} {entry.reason}")]
-    for location, text in locations:
-        yield from ((location, problem) for problem in _known_secrets(text))
-        yield from (
-            (location, problem)
-            for problem in _suspected_secrets(text, "a parameter with the name of a secret")
-        )
-    if entry.body:
-        text = _unpacked(entry.body).decode("utf-8", "replace").replace("\0", "")  # UTF-16, too
-        both = f"{text}\n{_decoded(text)}" if "%" in text else text
-        yield from (("body", problem) for problem in _known_secrets(both))
-        yield from (
-            ("body", problem) for problem in _suspected_secrets(both, "a field with the name of a secret")
-        )
-
-
-def _decoded(text: str) -> str:
-    """Decode a text that was URL-encoded once or twice."""
-    return unquote_plus(unquote_plus(text))
-
-
-def _unpacked(body: bytes) -> bytes:
-    """Return a body, decompressed if it is compressed."""
-    if not body.startswith((b"\x1f\x8b", b"\x78")):
-        return body
-    try:
-        return zlib.decompressobj(wbits=47).decompress(body, MAX_UNPACKED_BYTES)
-    except zlib.error:
-        return body
-
-
-def _known_secrets(text: str) -> Iterator[str]:
-    for problem, pattern in _KNOWN.items():
-        if pattern.search(text):
-            yield problem
-
-
-def _suspected_secrets(text: str, named: str) -> Iterator[str]:
-    if _SECRET_KEY.search(text) or _PART_OF_FORM.search(text):
-        yield named
-    if _PERSONAL.search(text):
-        yield "an e-mail address"
-    if _has_random_word(text):
-        yield "a long random string"
-
-
-def _has_random_word(text: str) -> bool:
-    return any(map(_random, _WORD.findall(_UUID.sub("", text))))
-
-
-def _random(word: str) -> bool:
-    """Return whether a long word looks random: letters and digits without a pattern."""
-    sorts = "".join(
-        "d" if letter.isdigit() else "u" if letter.isupper() else "l" for letter in word if letter.isalnum()
-    )
-    if "d" not in sorts or not sorts.strip("d"):
-        return False
-    changes = sum(before != after for before, after in pairwise(sorts)) / (len(sorts) - 1)
-    shares = [count / len(word) for count in Counter(word).values()]
-    bits = -sum(share * math.log2(share) for share in shares)
-    return changes >= CHANGES_AT_LEAST and bits >= BITS_AT_LEAST

@@ -46,11 +46,16 @@ class RecordingProblems:
     count: int = 0
     """Total number of problems."""
 
-    def add(self, number: int, problem: str) -> None:
+    def add(self, place: str, problem: object) -> None:
         """Record one problem."""
         self.count += 1
         if len(self.messages) < MAX_PROBLEMS_SHOWN:
-            self.messages.append(f"line {number}: {problem}")
+            self.messages.append(f"{place}: {problem}")
+
+    def lines(self) -> list[str]:
+        """Format the first problems, and the number of the others."""
+        more = self.count - len(self.messages)
+        return [*self.messages, f"and {more} more"] if more else list(self.messages)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.messages)
@@ -89,7 +94,7 @@ class RecordingReader:
             if entry is None:
                 continue
             if entry.t_s < newest - SORTED_WITHIN_S:
-                self.problems.add(number, f"more than {SORTED_WITHIN_S:g} s out of order")
+                self.problems.add(f"line {number}", f"more than {SORTED_WITHIN_S:g} s out of order")
                 continue
             newest = max(newest, entry.t_s)
             heapq.heappush(waiting, (entry.t_s, entry.id, number, entry))
@@ -122,7 +127,9 @@ class RecordingReader:
             if "end" in data:
                 self.end = RecordingTrailer.of(data)
         except TrafficError as error:
-            self.problems.add(number, str(error) + ("" if line.endswith(b"\n") else "; the file ends in it"))
+            self.problems.add(
+                f"line {number}", str(error) + ("" if line.endswith(b"\n") else "; the file ends in it")
+            )
         return None
 
     def _scan(self) -> float:
@@ -159,17 +166,17 @@ class RecordingReader:
         """Yield line numbers and lines; long lines are skipped."""
         number = 0
         try:
-            with closing(_open_file(self.path)) as stored:
+            with closing(open_packed(self.path)) as stored:
                 while line := stored.readline(MAX_LINE_BYTES + 1):
                     number += 1
                     if len(line) > MAX_LINE_BYTES:
-                        problems.add(number, f"longer than {MAX_LINE_BYTES} bytes")
+                        problems.add(f"line {number}", f"longer than {MAX_LINE_BYTES} bytes")
                         _skip_line(stored, line)
                         if number > 1:
                             continue
                     yield number, line
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            problems.add(number + 1, "the packed data ends in the middle, or is damaged")
+            problems.add(f"line {number + 1}", "the packed data ends in the middle, or is damaged")
         except OSError as error:
             raise TrafficError(f"{self.path}: cannot be read: {error.strerror}") from None
 
@@ -183,7 +190,12 @@ def open_recording(path: Path | str) -> RecordingReader:
     return RecordingReader(Path(path))
 
 
-def _open_file(path: Path) -> IO[bytes]:
+def open_packed(path: Path) -> IO[bytes]:
+    """Open a file for reading; decompress it if its name ends in ``.gz``.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
     return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
-from autoglm_throttle.traffic.convert.fill import Fill, MissingBodies
+from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 from autoglm_throttle.traffic.record.redaction import MASK
@@ -40,6 +41,84 @@ DECISIONS = ("none", "admitted", "degraded", "limited", "shed")
 
 UNKNOWN_CLIENT = "unknown-"
 """Prefix of the identity text of an unknown client; a number follows."""
+
+
+FILLED_AT_MOST = 64 << 20
+"""Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted."""
+
+
+REJECTED_DECISIONS = ("limited", "shed", "degraded")
+"""Decisions after which the body was not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The replacement for bodies that were not recorded.
+
+    Raises:
+        TrafficError: both replacements were requested.
+    """
+
+    body: bytes | None = None
+    """The same body for all requests."""
+    spaces: bool = False
+    """Whether to send spaces of the recorded length."""
+
+    def __post_init__(self) -> None:
+        if self.body is not None and self.spaces:
+            raise TrafficError("missing bodies are filled from a file or with spaces, not both")
+
+    def of(self, entry: RecordedRequest) -> bytes | None:
+        """Return the body to send; None if it was not recorded and has no replacement.
+
+        Raises:
+            TrafficError: the recorded length exceeds `FILLED_AT_MOST`.
+        """
+        if entry.body is not None or not entry.body_len:
+            return entry.body or b""
+        if not self.spaces:
+            return self.body
+        if entry.body_len > FILLED_AT_MOST:
+            raise TrafficError(f"request {entry.id}: a body of {entry.body_len} bytes is not filled")
+        return b" " * entry.body_len
+
+
+class _MissingBodies:
+    """Counts bodies without a replacement, and the reasons why they are missing."""
+
+    def __init__(self) -> None:
+        self._methods: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    def add(self, entry: RecordedRequest) -> None:
+        """Count a request without its body."""
+        self._methods[entry.method] += 1
+        self._reasons[_missing_reason(entry)] += 1
+
+    def raise_if_any(self) -> None:
+        """Check that no body is missing.
+
+        Raises:
+            TrafficError: some are missing; the message lists methods and reasons.
+        """
+        if not self._methods:
+            return
+        methods, reasons = (
+            ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+            for counts in (self._methods, self._reasons)
+        )
+        raise TrafficError(
+            f"{self._methods.total()} requests have a body that was not recorded ({methods}; {reasons}):"
+            " give one with --body FILE, or --fill for spaces of the same length"
+        )
+
+
+def _missing_reason(entry: RecordedRequest) -> str:
+    if entry.body_sha256:
+        return "as a hash only"
+    if entry.decision in REJECTED_DECISIONS:
+        return "rejected before the body was read"
+    return "not recorded or not read to the end"
 
 
 @dataclass(slots=True)
@@ -125,7 +204,7 @@ def prepare(
     """
     chosen, fill = selection or Selection(), bodies or Fill()
     client_map = _ClientMap(priority_header, decided=decided)
-    times, missing = array("d"), MissingBodies()
+    times, missing = array("d"), _MissingBodies()
     for entry in entries:
         if not chosen.includes(entry.t_s, entry.client, entry.id):
             continue

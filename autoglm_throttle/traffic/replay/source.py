@@ -1,27 +1,21 @@
-"""Builds a load from a file: a recording, a file of another program, or a trace of LLM requests."""
+"""Builds a load from a file: a recording, a file of GoReplay, or a trace of LLM requests."""
 
 from __future__ import annotations
 
-import zlib
 from array import array
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
-from autoglm_throttle.traffic.convert import Fill, open_source
-from autoglm_throttle.traffic.convert.file_format import open_packed
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.plan import make_replay_plan as played
 from autoglm_throttle.traffic.record import Redaction
-from autoglm_throttle.traffic.replay.prepare import Replay, prepare
+from autoglm_throttle.traffic.replay.prepare import Fill, Replay, prepare
 from autoglm_throttle.traffic.replay.selection import Selection
 from autoglm_throttle.traffic.request_source import RequestSource
+from autoglm_throttle.traffic.sources import open_source, read_begin
 from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, make_load
-
-BEGIN_BYTES = 100
-"""Enough for the header line of a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +25,7 @@ class ReplayOptions:
     bodies: Fill = field(default_factory=Fill)
     """Replacement for bodies that were not stored."""
     redaction: Redaction | None = None
-    """Fields to read from files of other programs; None: the default of a recorder."""
+    """Fields to read from a file of GoReplay; None: the default of a recorder."""
     priority_header: str = PRIORITY_HEADER
     decided: bool = False
     """Send the decided priority even if the recorded request stated none."""
@@ -48,7 +42,7 @@ def open_replay(
 ) -> Replay:
     """Build the load of a file of any known format.
 
-    Bodies of files of other programs are sent whole; their fields pass the redaction of a recorder.
+    Bodies of a file of GoReplay are sent whole; its fields pass the redaction of a recorder.
 
     Raises:
         TrafficError: the file cannot be read, has no times, or nothing of it is left to replay.
@@ -99,10 +93,5 @@ def is_trace(path: Path) -> bool:
     Raises:
         TrafficError: it cannot be read.
     """
-    try:
-        with closing(open_packed(path)) as stored:
-            begin = stored.read(BEGIN_BYTES)
-    except (OSError, EOFError, zlib.error) as problem:
-        raise TrafficError(f"{path}: cannot be read: {problem}") from None
-    line = begin.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0]
+    line = read_begin(path).removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0]
     return line.strip().replace(b" ", b"") == HEADER.encode()

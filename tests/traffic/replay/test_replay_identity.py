@@ -18,7 +18,6 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.settings.groups.recorder import RecordBody
 from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
-from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.record import (
@@ -28,7 +27,7 @@ from autoglm_throttle.traffic.record import (
     RecorderSettings,
     open_recording,
 )
-from autoglm_throttle.traffic.replay import Replay, Selection, compare_results, is_above, prepare
+from autoglm_throttle.traffic.replay import Fill, Replay, Selection, compare_results, is_above, prepare
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.types import Priority

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.traffic.convert import Fill
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import TargetUrl
 from autoglm_throttle.traffic.generator.encoding import encoder
 from autoglm_throttle.traffic.record import RecordedRequest
-from autoglm_throttle.traffic.replay import Selection, prepare
+from autoglm_throttle.traffic.replay import Fill, Selection, prepare
 from autoglm_throttle.types import Priority
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.convert import ConvertOptions, FileFormat, convert, open_source
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
@@ -83,32 +82,28 @@ def test_recording_is_replayed_in_order_with_its_problems(recording: Path) -> No
     assert made.notes == ("line 4: not JSON; the file ends in it",)
 
 
-@pytest.mark.parametrize("form", [FileFormat.GOR, FileFormat.HAR])
-def test_files_of_other_programs_are_played_too(tmp_path: Path, recording: Path, form: FileFormat) -> None:
+@pytest.fixture
+def gor(tmp_path: Path) -> Path:
+    """A file of GoReplay whose requests are not in order of time."""
     path = tmp_path / "other"
-    convert(open_source(recording), path, form)
-    made = open_replay(path)
-    assert list(made.load.plan.offsets) == [0.0, 2.0]
-    assert [made.load.requests[kind].body for kind in made.load.plan.kinds] == [b"", b"x"]
-    assert list(times_of(path)) == [0.0, 2.0]
+    end = "\n\U0001f435\U0001f648\U0001f649\n"
+    blocks = (
+        f"1 {n} {n * 10**9} 0\nPOST /{n} HTTP/1.1\r\nContent-Length: 1\r\n\r\n{n}{end}" for n in (5, 2, 9)
+    )
+    path.write_text("".join(blocks), newline="")
+    return path
 
 
-def test_requests_of_a_foreign_file_are_put_in_order(tmp_path: Path) -> None:
-    elements = [
-        {"startedDateTime": f"2024-01-01T00:00:0{second}Z", "request": {"method": "GET", "url": f"/{second}"}}
-        for second in (5, 2, 9)
+def test_file_of_goreplay_is_replayed_in_order_of_time(gor: Path) -> None:
+    made = open_replay(gor)
+    assert list(made.load.plan.offsets) == [0.0, 3.0, 7.0]
+    requests = [made.load.requests[kind] for kind in made.load.plan.kinds]
+    assert [(request.target, request.body) for request in requests] == [
+        ("/2", b"2"),
+        ("/5", b"5"),
+        ("/9", b"9"),
     ]
-    path = tmp_path / "a.har"
-    path.write_text(json.dumps({"log": {"entries": elements}}))
-    made = open_replay(path)
-    assert [made.load.requests[kind].target for kind in made.load.plan.kinds] == ["/2", "/5", "/9"]
-
-
-def test_targets_of_vegeta_cannot_be_played_without_times(tmp_path: Path, recording: Path) -> None:
-    path = tmp_path / "targets"
-    convert(open_source(recording), path, FileFormat.VEGETA, ConvertOptions(base_url="http://h"))
-    with pytest.raises(TrafficError, match="give a shape"):
-        open_replay(path)
+    assert list(times_of(gor)) == [0.0, 3.0, 7.0]
 
 
 def test_times_are_those_of_the_file_from_the_first_on(trace: Path, recording: Path, tmp_path: Path) -> None:

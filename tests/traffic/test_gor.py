@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import tracemalloc
+from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.convert import gor
-from autoglm_throttle.traffic.convert.parsed_request import ImportProblems, ParsedRequest
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import RecordedRequest
+from autoglm_throttle.traffic.gor import MAX_PENDING, GorFile, GorRequest, is_gor, read_requests, target_of
+from autoglm_throttle.traffic.record import RecordingProblems
 
 END = "\n\U0001f435\U0001f648\U0001f649\n".encode()
 CAPTURE = (
@@ -30,9 +32,9 @@ CAPTURE = (
 )
 
 
-def read(text: bytes) -> tuple[list[ParsedRequest], list[str]]:
-    faults = ImportProblems()
-    return list(gor.read(io.BytesIO(text), faults)), faults.lines()
+def read(text: bytes) -> tuple[list[GorRequest], list[str]]:
+    faults = RecordingProblems()
+    return list(read_requests(io.BytesIO(text), faults)), faults.lines()
 
 
 def test_requests_are_read_with_their_answers() -> None:
@@ -68,25 +70,10 @@ def test_chunked_bodies_are_put_together() -> None:
 
 def test_a_body_may_hold_lines_and_bytes_of_any_kind() -> None:
     body = bytes(range(256)) + b"\n\n1 a 5 0\n\n"
-    entry = RecordedRequest(t_s=1.5, id=7, method="POST", target="/", body=body, body_len=len(body))
-    found, faults = read(gor.write(entry, body, 10**18, "h"))
+    head = f"POST / HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    found, faults = read(b"1 a 1000000000000 0\n" + head + body + END)
     assert faults == []
-    assert found[0].body == body
-    assert found[0].at_ns == 10**18 + 1_500_000_000
-
-
-def test_the_answer_is_written_as_status_and_time() -> None:
-    entry = RecordedRequest(t_s=0.25, id=0, method="GET", target="/", status=503, ms=12.345)
-    found, faults = read(gor.write(entry, b"", 0, "h"))
-    assert faults == []
-    assert (found[0].status, found[0].ms, found[0].headers) == (503, 12.345, [("host", "h")])
-
-
-def test_a_body_that_would_end_its_block_is_not_written() -> None:
-    entry = RecordedRequest(t_s=0, id=3, method="POST", target="/")
-    for body in (END, END[1:], b"x" + END):
-        with pytest.raises(TrafficError, match="request 3"):
-            gor.write(entry, body, 0, "h")
+    assert (found[0].body, found[0].at_ns) == (body, 10**12)
 
 
 GOOD = b"1 a 5 0\nGET / HTTP/1.1\r\n\r\n" + END
@@ -136,14 +123,14 @@ def test_line_number_is_correct_after_an_oversized_block() -> None:
 
 def test_no_more_than_some_wait_for_their_answers() -> None:
     blocks = b"".join(
-        b"1 %d %d 0\nGET /%d HTTP/1.1\r\n\r\n" % (n, n, n) + END for n in range(gor.MAX_PENDING + 50)
+        b"1 %d %d 0\nGET /%d HTTP/1.1\r\n\r\n" % (n, n, n) + END for n in range(MAX_PENDING + 50)
     )
-    faults = ImportProblems()
+    faults = RecordingProblems()
     stored = io.BytesIO(blocks + b"2 0 1 1\nHTTP/1.1 200 OK\r\n\r\n" + END)
-    reading = gor.read(stored, faults)
+    reading = read_requests(stored, faults)
     assert next(reading).target == "/0"
     assert stored.tell() < len(blocks)
-    assert [one.target for one in reading] == [f"/{n}" for n in range(1, gor.MAX_PENDING + 50)]
+    assert [one.target for one in reading] == [f"/{n}" for n in range(1, MAX_PENDING + 50)]
 
 
 def test_requests_of_one_serial_are_all_kept() -> None:
@@ -154,16 +141,92 @@ def test_requests_of_one_serial_are_all_kept() -> None:
     assert [(one.target, one.status) for one in found] == [("/1", 0), ("/2", 200)]
 
 
-def test_nothing_is_held_of_a_block_that_is_too_long() -> None:
-    block = gor.GorBlock(1)
-    for _ in range(20):
-        block.add(b"x" * 100_000)
-        assert sum(map(len, block.parts)) <= 1 << 20
-    assert block.parts == []
-
-
 def test_separator_inside_a_line_ends_nothing() -> None:
     line = b"x" * (1 << 20) + END[1:]
     found, faults = read(b"1 a 5 0\n" + line + b"1 b 5 0\nGET / HTTP/1.1\r\n\r\n" + END + GOOD)
     assert len(found) == 1
     assert faults == ["line 1: longer than 1048576 bytes"]
+
+
+def test_memory_for_a_block_that_is_too_long_is_bounded() -> None:
+    stored = io.BytesIO(b"1 a 5 0\n" + b"x" * (40 << 20) + END + GOOD)
+    tracemalloc.start()
+    try:
+        assert len(list(read_requests(stored, RecordingProblems()))) == 1
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def gor_file(path: Path, *blocks: tuple[int, int, str]) -> Path:
+    """A file of requests without bodies: serial, nanoseconds and target."""
+    text = b"".join(
+        b"1 %d %d 0\nGET %s HTTP/1.1\r\n\r\n" % (n, at, url.encode()) + END for n, at, url in blocks
+    )
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def test_earliest_request_defines_the_start(tmp_path: Path) -> None:
+    source = GorFile(gor_file(tmp_path / "a.gor", (1, 10**18 + 2500, "/1"), (2, 10**18 + 1500, "/2")))
+    assert source.header.start == "2001-09-09T01:46:40.000001+00:00"
+    # From 1 us to 2.5 us: 1.5 us, rounded to the even.
+    assert [one.t_s for one in source.entries()] == [0.000002, 0.0]
+
+
+def test_times_survive_rounding(tmp_path: Path) -> None:
+    hard = [us for us in range(1, 200_000) if int(us / 1e6 * 1e6) != us][:5]
+    assert hard
+    source = GorFile(gor_file(tmp_path / "a.gor", *((us, 10**18 + us * 1000, "/") for us in [0, *hard])))
+    assert [one.t_s for one in source.entries()] == [us / 1e6 for us in [0, *hard]]
+
+
+def test_unrepresentable_request_is_reported_and_omitted(tmp_path: Path) -> None:
+    path = gor_file(tmp_path / "a.gor", (1, 0, "/"), (2, 2 * 10**18, "/late"), (3, 5, "/\u00e9"))
+    source = GorFile(path)
+    assert [one.target for one in source.entries()] == ["/", "/%C3%83%C2%A9"]
+    assert source.problem_lines() == ["request 2: t, ms and ttfb_ms must be from 0 to 1e+09"]
+
+
+def test_truncated_gzip_yields_complete_requests(tmp_path: Path) -> None:
+    path = gor_file(tmp_path / "a.gor.gz", *((n, 5, "/") for n in range(10_000)))
+    path.write_bytes(path.read_bytes()[:-200])
+    source = GorFile(path)
+    assert len(list(source.entries())) > 100
+    assert any("packed data ends in the middle" in line for line in source.problem_lines())
+
+
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(TrafficError, match="cannot be read"):
+        GorFile(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("begin", "expected"),
+    [
+        (b"1 ab 5 0\nGET / HTTP/1.1\n", True),
+        (b"1 ab 5\r\nGET / HTTP/1.1\r\n", True),
+        (b'{"v":1,"kind":"autoglm-throttle-traffic"}\n', False),
+        (b"", False),
+    ],
+)
+def test_file_is_recognized_by_its_first_bytes(begin: bytes, expected: bool) -> None:
+    assert is_gor(begin) is expected
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("//u:hunter2@h/login?a=1", "/login?a=1"),
+        ("//u:hunter2@h", "/"),
+        ("//u:hunter2@h?a", "/?a"),
+        ("///u:hunter2@h//v:hunter2@i/x", "/x"),
+        ("http:////u:hunter2@h/x", "/x"),
+        ("http://u:hunter2@h/@x", "/@x"),
+        ("/a//b@c", "/a//b@c"),
+        ("//plain/path", "//plain/path"),
+        ("/x?next=//u@h", "/x?next=//u@h"),
+    ],
+)
+def test_a_user_in_a_url_is_left_out(url: str, target: str) -> None:
+    assert target_of(url) == target

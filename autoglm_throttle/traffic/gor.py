@@ -1,0 +1,303 @@
+"""Reads files of GoReplay (``.gor``): raw requests and responses between header and separator lines.
+
+The header line is ``KIND ID START LATENCY``: kind 1 is a request, 2 its response, 3 the response to a
+replay of it; start and latency are nanoseconds. Older files have no latency. The separator
+line is three monkeys.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO
+
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record import (
+    RecordedRequest,
+    RecordingHeader,
+    RecordingProblems,
+    RecordingTrailer,
+    Redaction,
+)
+from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES
+from autoglm_throttle.traffic.record.recording_reader import open_packed
+
+MAX_PENDING = 1_000
+"""Most requests that wait for a response further down in the file; older ones are returned without it."""
+
+_MONKEYS = "\U0001f435\U0001f648\U0001f649".encode()
+_HEADER = re.compile(rb"([123]) ([!-~]{1,200}) (\d{1,19})(?: (-?\d{1,19}))?\s*")
+_BEGIN = re.compile(rb"[123] [!-~]+ \d+( -?\d+)?\r?\n")
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
+_BLANK = re.compile(rb"\r?\n(?:\r?\n|\Z)")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]*\r?\n")
+_LENGTH = re.compile(r"\d{1,12}", re.ASCII)
+_USER = re.compile(r"(?:/{2,}[^/?#]*@[^/?#]*)+")
+"""Authorities with a user, as at the start of a URL without a scheme."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Headers = list[tuple[str, str]]
+
+
+@dataclass(slots=True, kw_only=True)
+class GorRequest:
+    """A request parsed from a file, before redaction; its fields are not trusted."""
+
+    at_ns: int
+    """Nanoseconds since 1970."""
+    method: str
+    target: str
+    """Path and query, as in the file."""
+    headers: Headers
+    """Lower-case names."""
+    body: bytes
+    status: int = 0
+    ms: float = 0.0
+
+
+@dataclass(slots=True)
+class _Block:
+    """Lines between two separators."""
+
+    line: int
+    """Line number in the file, from 1."""
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, part: bytes) -> None:
+        """Add a line, or a part of one; an oversized block holds no data."""
+        self.size += len(part)
+        if self.size > MAX_LINE_BYTES:
+            self.parts.clear()
+        else:
+            self.parts.append(part)
+
+
+class _PendingRequests:
+    """Requests that wait for their responses, in file order."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, tuple[bytes, GorRequest]] = {}
+        self._open: dict[bytes, int] = {}
+        self._count = 0
+
+    def add_block(self, block: _Block) -> None:
+        """Add a request, or the status and duration of its response; of two with one serial, to the later.
+
+        Raises:
+            TrafficError: the block is malformed or too long.
+        """
+        if block.size > MAX_LINE_BYTES:
+            raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
+        header = _HEADER.fullmatch(block.parts[0]) if block.parts else None
+        if header is None:
+            raise TrafficError("expected KIND ID START LATENCY")
+        kind, serial, at_ns, latency_ns = header.groups()
+        payload = b"".join(block.parts[1:]).removesuffix(b"\n")
+        if kind == b"1":
+            self._requests[self._count] = serial, _parse_request(int(at_ns), payload)
+            self._open[serial] = self._count
+            self._count += 1
+        elif kind == b"2" and (number := self._open.pop(serial, None)) is not None:
+            _add_response(self._requests[number][1], payload, int(at_ns), int(latency_ns or 0))
+
+    def pop_ready(self, at_most: int) -> Iterator[GorRequest]:
+        """Remove and yield requests from the front that have their response, or exceed ``at_most``."""
+        while self._requests:
+            number, (serial, request) = next(iter(self._requests.items()))
+            waits = self._open.get(serial) == number
+            if waits and len(self._requests) <= at_most:
+                return
+            if waits:
+                del self._open[serial]
+            del self._requests[number]
+            yield request
+
+
+def is_gor(begin: bytes) -> bool:
+    """Return whether the first bytes of a file are those of GoReplay."""
+    return _BEGIN.match(begin) is not None
+
+
+def read_requests(stored: IO[bytes], problems: RecordingProblems) -> Iterator[GorRequest]:
+    """Yield the requests of a file, with status and duration of their responses if present."""
+    pending = _PendingRequests()
+    for block in _blocks(stored):
+        try:
+            pending.add_block(block)
+        except TrafficError as problem:
+            problems.add(f"line {block.line}", problem)
+        yield from pending.pop_ready(MAX_PENDING)
+    yield from pending.pop_ready(0)
+
+
+def target_of(url: str) -> str:
+    """Return path and query of an absolute URL, or of a path.
+
+    ``//name:password@host/path`` is a URL without a scheme; ``//path`` may be a path, and stays one.
+
+    Raises:
+        TrafficError: the text is neither.
+    """
+    match = _URL.fullmatch(url)
+    rest = match[1] if match else url.partition("#")[0]
+    begins = _USER.match(rest)
+    if begins:
+        rest = rest[begins.end() :]
+    if (match or begins) and not rest.startswith("/"):
+        rest = f"/{rest}"
+    if not rest.startswith("/"):
+        raise TrafficError("neither an absolute URL nor a path")
+    return rest
+
+
+class GorFile:
+    """A file of GoReplay, redacted as it is read.
+
+    It is read twice, since times count from the earliest request.
+
+    Args:
+        path: the file; decompressed if its name ends in ``.gz``.
+        redaction: the data to keep; None: the defaults of a recorder.
+
+    Raises:
+        TrafficError: the file cannot be read.
+    """
+
+    has_bodies = True
+    end: RecordingTrailer | None = RecordingTrailer("closed", 0)
+    """Requests dropped by GoReplay are unknown."""
+
+    def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
+        self._path = path
+        self._redaction = redaction or Redaction()
+        self._problems = RecordingProblems()
+        self._removed_fields = 0
+        earliest_ns = min((request.at_ns for request in self._requests(RecordingProblems())), default=0)
+        # A header states microseconds: round down to the value that is stored.
+        self._start_ns = earliest_ns - earliest_ns % 1_000
+        start = _EPOCH + timedelta(microseconds=self._start_ns // 1_000)
+        self.header: RecordingHeader = RecordingHeader(
+            start=start.isoformat(timespec="microseconds"),
+            redaction=self._redaction.describe() | {"key": "none"},
+        )
+
+    def entries(self) -> Iterator[RecordedRequest]:
+        """Yield all requests in file order, with whole bodies."""
+        self._problems, self._removed_fields = RecordingProblems(), 0
+        for serial, request in enumerate(self._requests(self._problems)):
+            try:
+                yield self._entry(serial, request)
+            except TrafficError as problem:
+                self._problems.add(f"request {serial + 1}", problem)
+
+    def problem_lines(self) -> list[str]:
+        """Problems and removed data, so far."""
+        removed = f"{self._removed_fields} header fields that a recorder does not store were left out"
+        return [*self._problems.lines(), *([removed] if self._removed_fields else [])]
+
+    def _entry(self, serial: int, request: GorRequest) -> RecordedRequest:
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers]
+        headers = tuple(self._redaction.fields(pairs))
+        self._removed_fields += len(pairs) - len(headers)
+        return RecordedRequest(
+            id=serial,
+            t_s=round((request.at_ns - self._start_ns) / 1e9, 6),
+            method=self._redaction.method(request.method),
+            target=self._redaction.target_of(request.target),
+            headers=headers,
+            body=request.body,
+            body_len=len(request.body),
+            status=request.status,
+            ms=request.ms,
+        )
+
+    def _requests(self, problems: RecordingProblems) -> Iterator[GorRequest]:
+        try:
+            with closing(open_packed(self._path)) as stored:
+                yield from read_requests(stored, problems)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            problems.add("the end", "the packed data ends in the middle, or is damaged")
+        except OSError as error:
+            raise TrafficError(f"{self._path}: cannot be read: {error.strerror}") from None
+
+
+def _blocks(stored: IO[bytes]) -> Iterator[_Block]:
+    number, begins = 1, True
+    block = _Block(number)
+    while part := stored.readline(MAX_LINE_BYTES):
+        # readline(limit) may return a part of a line: only a separator at the start of a line counts.
+        ends = part.endswith(b"\n")
+        if begins and part.rstrip(b"\r\n") == _MONKEYS:
+            yield block
+            block = _Block(number + 1)
+        else:
+            block.add(part)
+        number += ends
+        begins = ends
+    if block.size and b"".join(block.parts).strip():
+        yield block
+
+
+def _parse_request(at_ns: int, payload: bytes) -> GorRequest:
+    end = _BLANK.search(payload)
+    if end is None:
+        raise TrafficError("the head of the request has no end")
+    first, *lines = payload[: end.start()].decode("latin-1").replace("\r\n", "\n").split("\n")
+    headers: Headers = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise TrafficError("a line of the head is no field")
+        headers.append((name.lower(), value.strip(" \t")))
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        raise TrafficError("expected METHOD TARGET HTTP/1.1")
+    body = _decode_body(headers, payload[end.end() :])
+    return GorRequest(at_ns=at_ns, method=parts[0], target=target_of(parts[1]), headers=headers, body=body)
+
+
+def _decode_body(headers: Sequence[tuple[str, str]], rest: bytes) -> bytes:
+    fields = dict(headers)
+    if "chunked" in fields.get("transfer-encoding", "").lower():
+        return _join_chunks(rest)
+    length = fields.get("content-length", "0")
+    if not _LENGTH.fullmatch(length):
+        raise TrafficError("content-length is no length")
+    if int(length) > len(rest):
+        raise TrafficError(f"the body is cut short: {len(rest)} of {int(length)} bytes")
+    return rest[: int(length)]
+
+
+def _join_chunks(rest: bytes) -> bytes:
+    parts: list[bytes] = []
+    position = 0
+    while True:
+        size = _CHUNK_SIZE.match(rest, position)
+        if size is None:
+            raise TrafficError("a chunk of the body has no size")
+        begin, length = size.end(), int(size[1], 16)
+        if not length:
+            return b"".join(parts)
+        if begin + length > len(rest):
+            raise TrafficError("the chunks of the body are cut short")
+        parts.append(rest[begin : begin + length])
+        position = begin + length
+        position += 2 if rest[position : position + 2] == b"\r\n" else 1
+
+
+def _add_response(request: GorRequest, payload: bytes, at_ns: int, latency_ns: int) -> None:
+    status = _STATUS.match(payload)
+    if status is None:
+        raise TrafficError("expected HTTP/1.1 STATUS")
+    request.status = int(status[1])
+    # Older files have no latency: use the difference of the two start times.
+    duration_ns = latency_ns if latency_ns > 0 else at_ns - request.at_ns
+    request.ms = max(0, duration_ns) / 1e6

@@ -1,0 +1,251 @@
+"""Opens recordings and files of GoReplay as recorded requests, and writes them as a new recording."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from autoglm_throttle.settings.groups.recorder import RecordBody, identifies_caller
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.gor import GorFile, is_gor, target_of
+from autoglm_throttle.traffic.record import (
+    RecordedRequest,
+    RecordingHeader,
+    RecordingReader,
+    RecordingTrailer,
+    Redaction,
+    open_recording,
+)
+from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES
+from autoglm_throttle.traffic.record.recording_reader import open_packed
+from autoglm_throttle.types import Priority
+from autoglm_throttle.version import __version__
+
+BEGIN_BYTES = 4_096
+"""Bytes of a file that are enough to detect its format."""
+
+
+class RequestFile(Protocol):
+    """A file of recorded requests."""
+
+    header: RecordingHeader
+    has_bodies: bool
+    """Whether entries carry bodies that a recording need not store."""
+
+    @property
+    def end(self) -> RecordingTrailer | None:
+        """Reason why the recording ended; None if unknown. Known after the entries."""
+        ...
+
+    def entries(self) -> Iterator[RecordedRequest]:
+        """Yield all entries; each call reads the file anew."""
+        ...
+
+    def problem_lines(self) -> list[str]:
+        """Problems and removed data, so far."""
+        ...
+
+
+class RecordingSource:
+    """A recording of this library. Data that may never be recorded is removed, wherever it came from.
+
+    Args:
+        recording: the file.
+        redaction: applied once more; None: unchanged.
+    """
+
+    has_bodies = False
+
+    def __init__(self, recording: RecordingReader, redaction: Redaction | None = None) -> None:
+        self._recording = recording
+        self._redaction = redaction
+        self._fields = self._targets = 0
+        self.header: RecordingHeader = recording.header
+        if redaction is not None:
+            described = dict(recording.header.redaction) | redaction.describe()
+            self.header = replace(recording.header, redaction=described)
+
+    @property
+    def end(self) -> RecordingTrailer | None:
+        """The last line of the recording."""
+        return self._recording.end
+
+    def entries(self) -> Iterator[RecordedRequest]:
+        """Yield all entries in order of time."""
+        self._fields = self._targets = 0
+        for entry in self._recording.entries():
+            yield self._redacted(entry)
+
+    def problem_lines(self) -> list[str]:
+        """Problems and removed data, so far."""
+        lines = self._recording.problems.lines()
+        if self._fields:
+            lines.append(f"{self._fields} header fields were left out")
+        if self._targets:
+            lines.append(f"of {self._targets} requests a part of the URL was left out or masked")
+        return lines
+
+    def _redacted(self, entry: RecordedRequest) -> RecordedRequest:
+        headers, target = entry.headers, _origin_form(entry.target)
+        if self._redaction is not None:
+            pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
+            headers, target = tuple(self._redaction.fields(pairs)), self._redaction.target_of(target)
+        headers = tuple(pair for pair in headers if not identifies_caller(pair[0]) or Priority.knows(pair[1]))
+        self._fields += len(entry.headers) - len(headers)
+        self._targets += target != entry.target
+        if (headers, target) == (entry.headers, entry.target):
+            return entry
+        return replace(entry, headers=headers, target=target)
+
+
+def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:
+    """Open a recording or a file of GoReplay, by its first bytes.
+
+    Args:
+        path: the file; decompressed if its name ends in ``.gz``.
+        redaction: the data to keep; None: everything recorded, or the defaults of a recorder.
+
+    Raises:
+        TrafficError: the file cannot be read, or has neither format.
+    """
+    if is_gor(read_begin(path)):
+        return GorFile(path, redaction)
+    return RecordingSource(open_recording(path), redaction)
+
+
+def read_begin(path: Path) -> bytes:
+    """Return the first bytes of a file, decompressed.
+
+    Raises:
+        TrafficError: the file cannot be read.
+    """
+    try:
+        with closing(open_packed(path)) as stored:
+            return stored.read(BEGIN_BYTES)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise TrafficError(f"{path}: cannot be read: {problem}") from None
+
+
+def recorded_names(path: Path) -> tuple[list[str], list[str]]:
+    """Return the names of header fields and of query parameters that a recording lists as stored.
+
+    Both are empty for a file of GoReplay. A name that may not be allowed is left out. A `Redaction` with
+    these names removes no more from such a file than requested.
+
+    Raises:
+        TrafficError: the file cannot be read, or has no known format.
+    """
+    if is_gor(read_begin(path)):
+        return [], []
+    redaction = open_recording(path).header.redaction
+    headers = [name for name in _names(redaction, "headers") if _is_allowed_header(name)]
+    return headers, _names(redaction, "query")
+
+
+def copy_to_recording(source: RequestFile, destination: Path, bodies: RecordBody = RecordBody.HASH) -> int:
+    """Write a source as a recording, which appears only when complete, with mode 0600.
+
+    Args:
+        source: result of `open_source`.
+        destination: compressed if its name ends in ``.gz``.
+        bodies: how imported bodies are stored, up to 64 KiB each; a recording keeps its stored bodies.
+
+    Returns:
+        The number of requests.
+
+    Raises:
+        TrafficError: the file exists or cannot be written. No file is written then.
+    """
+    if destination.exists() or destination.is_symlink():
+        raise TrafficError(f"{destination}: exists already")
+    try:
+        # mkstemp creates the file with mode 0600, which the hard link keeps.
+        number, name = tempfile.mkstemp(prefix=f".{destination.name}.", dir=destination.parent)
+    except OSError as error:
+        raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(number, "wb") as stored:
+            count = _write_packed(source, stored, bodies, packed=destination.suffix == ".gz")
+        _publish(Path(name), destination)
+    except FileExistsError:
+        raise TrafficError(f"{destination}: exists already") from None
+    except OSError as error:
+        raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(FileNotFoundError):
+            Path(name).unlink()
+    return count
+
+
+def _publish(made: Path, destination: Path) -> None:
+    """Give the file its final name without replacing a file that appeared meanwhile."""
+    try:
+        destination.hardlink_to(made)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here: reserve the name first
+        os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            made.replace(destination)
+        except OSError:
+            destination.unlink()
+            raise
+
+
+def _write_packed(source: RequestFile, stored: BinaryIO, bodies: RecordBody, *, packed: bool) -> int:
+    if not packed:
+        return _write(source, stored, bodies)
+    # No time stamp inside: the same source gives the same bytes.
+    with closing(gzip.GzipFile(fileobj=stored, mode="wb", filename="", mtime=0)) as out:
+        return _write(source, cast("BinaryIO", out), bodies)
+
+
+def _write(source: RequestFile, out: BinaryIO, bodies: RecordBody) -> int:
+    header, count = source.header, 0
+    if source.has_bodies:
+        redaction = dict(header.redaction) | {"body": bodies.value}
+        header = replace(header, made_by=__version__, redaction=redaction)
+    out.write(header.to_line().encode() + b"\n")
+    for entry in source.entries():
+        kept = _with_stored_body(entry, bodies) if source.has_bodies else entry
+        out.write(kept.to_line().encode() + b"\n")
+        count += 1
+    if source.end is not None:
+        out.write(source.end.to_line().encode() + b"\n")
+    return count
+
+
+def _with_stored_body(entry: RecordedRequest, bodies: RecordBody) -> RecordedRequest:
+    body = entry.body or b""
+    hashed = hashlib.sha256(body).hexdigest() if body and bodies is not RecordBody.NONE else ""
+    is_stored = bodies is RecordBody.FULL and 0 < len(body) <= MAX_BODY_BYTES
+    return replace(entry, body=body if is_stored else None, body_sha256=hashed)
+
+
+def _origin_form(target: str) -> str:
+    """Remove host, user and fragment from a target; one that is no path, such as ``*``, stays."""
+    try:
+        return target_of(target)
+    except TrafficError:
+        return target.partition("#")[0] or "/"
+
+
+def _names(redaction: Mapping[str, object], key: str) -> list[str]:
+    names = redaction.get(key)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _is_allowed_header(name: str) -> bool:
+    try:
+        Redaction(allow_headers=[name])
+    except TrafficError:
+        return False
+    return True
