@@ -35,7 +35,7 @@ python:
 
 demo: python
 	$(ENVIRONMENT) demo
-	@"$(BIN)/autoglm-throttle" demo \
+	@"$(BIN)/python" -m examples.demo \
 		$(if $(POLICY),--policy "$$POLICY") $(if $(TRACE),--trace "$$TRACE") \
 		$(if $(SPEED),--speed "$$SPEED") $(if $(SECONDS),--seconds "$$SECONDS")
 

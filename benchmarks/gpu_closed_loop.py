@@ -38,7 +38,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions
 from autoglm_throttle.traffic.histogram import Histogram
@@ -51,6 +50,7 @@ from benchmarks.gpu.fit import fit
 from benchmarks.gpu.observer import summary
 from benchmarks.gpu.served import CONNECTIONS, OBSERVATIONS_PATH
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job
+from examples.demo.process import DemoProcess
 
 SERVER = "benchmarks.gpu.served"
 KERNEL_RUNS = "benchmarks.gpu.kernel_runs"

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.histogram import Histogram
@@ -31,6 +30,7 @@ from autoglm_throttle.types import Priority
 from benchmarks import harness
 from benchmarks.goodput import GoodputObserver
 from benchmarks.overloaded import CONNECTIONS, CPU_PATH, ROWS
+from examples.demo.process import DemoProcess
 
 SERVER = "benchmarks.overloaded"
 CONTROLS = tuple(name for name, row in ROWS.items() if row.instant)

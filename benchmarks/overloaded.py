@@ -16,10 +16,10 @@ from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
-from autoglm_throttle.traffic.demo.serving import read_config, serve
 from autoglm_throttle.types import Policy
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope
+from examples.demo.process import read_config, serve
 
 CPU_PATH = "/overload/cpu"
 """Path of the CPU seconds of this process; it bypasses the measured middleware."""

@@ -22,7 +22,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import PriorityMix
@@ -35,6 +34,7 @@ from autoglm_throttle.traffic.trace import HEADER
 from benchmarks import harness
 from benchmarks.replayed import CONNECTIONS, throttled
 from benchmarks.shared.bars import Bar
+from examples.demo.process import DemoProcess
 
 SERVER = "benchmarks.replayed"
 SPEED = 60.0

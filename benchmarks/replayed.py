@@ -11,9 +11,9 @@ from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.testing.simulated import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
-from autoglm_throttle.traffic.demo.serving import read_config, serve
 from autoglm_throttle.types import Clock
 from benchmarks.asgi_rows import App
+from examples.demo.process import read_config, serve
 
 CONNECTIONS = 2_000
 

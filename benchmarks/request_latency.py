@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from benchmarks.sampled import SNAPSHOT_PATH, ServiceOptions
 from benchmarks.shared.bars import Bar
+from examples.demo.process import DemoProcess
 
 SERVER = "benchmarks.sampled"
 CARDS = 8

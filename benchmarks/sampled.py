@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
-from autoglm_throttle.traffic.demo.serving import read_config, serve
 from benchmarks import asgi_rows
 from benchmarks.asgi_rows import App, Scope
+from examples.demo.process import read_config, serve
 
 SNAPSHOT_PATH = "/sampled"
 """Path of the view of the throttle; it bypasses the measured middleware."""

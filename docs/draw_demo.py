@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks import harness
 
 HERE = Path(__file__).parent
-COMMAND = (sys.executable, "-m", "autoglm_throttle", "demo")
+COMMAND = (sys.executable, "-m", "examples.demo")
 TITLE = "Live view of the demonstration, at five times the capacity of the GPU"
 
 Line = list[tuple[str, str]]
@@ -57,6 +57,7 @@ def terminal_output(folder: str) -> str:
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 100, 0, 0))
     environment = {**os.environ, "TERM": "xterm"}
+    environment["PYTHONPATH"] = str(HERE.parent)
     environment.pop("NO_COLOR", None)
     run = subprocess.Popen(COMMAND, stdin=its, stdout=its, env=environment, cwd=folder)  # noqa: S603 - our own module
     os.close(its)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.cli import check, doctor, gpus, identity, show, tiers
 from autoglm_throttle.cli.command import Command, add_sources
 from autoglm_throttle.cli.output import (
+    EXIT_OK,
     PROBLEM_FOUND,
+    WRONG_USAGE,
     as_json,
     broken_pipe_ok,
     note_line,
@@ -48,7 +52,7 @@ COMMANDS: Final = (
     ),
     Command("doctor", "check that the GPUs and the shared store respond", add_sources, doctor.run),
     Command("gpus", "show the state of each GPU and inference engine", gpus.add_arguments, gpus.run),
-    _lazy_command("demo", "run a simulated service under load, on loopback", "autoglm_throttle.traffic.demo"),
+    Command("demo", "run a simulated service under load, on loopback", lambda _: None, lambda _: EXIT_OK),
     _lazy_command(
         "load", "send load to a service and report the results", "autoglm_throttle.cli.load_tests.load"
     ),
@@ -74,11 +78,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 success, 1 a problem was found. Wrong usage exits with 2, as argparse does.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["demo"]:
+        return start_demo(arguments[1:])
     args = _parser(arguments).parse_args(arguments)
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     with broken_pipe_ok() as output:
         output.status = _run(args.command, args)
     return output.status
+
+
+def start_demo(words: Sequence[str]) -> int:
+    """Replace this process by ``python -m examples.demo``, which a clone of the repository holds.
+
+    Returns:
+        2 where there is no clone: neither the working directory nor the folder of this package is one.
+    """
+    for root in (Path.cwd(), Path(__file__).resolve().parents[2]):
+        if (root / "examples" / "demo" / "__main__.py").is_file():
+            sys.stdout.flush()
+            path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+            command = [sys.executable, "-m", "examples.demo", *words]
+            os.execve(sys.executable, command, os.environ | {"PYTHONPATH": path})  # noqa: S606 - no shell
+    sys.stderr.write(
+        "autoglm-throttle demo: the demonstration is examples/demo of the repository, which the package does "
+        "not contain: clone the repository and run make demo there\n"
+    )
+    return WRONG_USAGE
 
 
 def _run(command: Command, args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from autoglm_throttle.settings import Problem
 
 EXIT_OK: Final = 0
 PROBLEM_FOUND: Final = 1
+WRONG_USAGE: Final = 2
 
 _COLOURS: Final = {
     "problem": "\x1b[31m",

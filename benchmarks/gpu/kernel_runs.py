@@ -15,11 +15,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle.traffic.demo.serving import read_config
 from autoglm_throttle.types import ServiceStats
 from benchmarks.gpu.engine import local_work, with_telemetry
 from benchmarks.gpu.observer import Observer, summary
 from benchmarks.gpu.work import KERNELS, MAX_BATCH, Job, Work
+from examples.demo.process import read_config
 
 SETTLE_S = 5.0
 """Warm-up of a kernel: power is a mean over a second, and clocks rise."""

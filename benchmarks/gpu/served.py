@@ -14,7 +14,6 @@ from typing import Any
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.gpu.host import HostSampler
-from autoglm_throttle.traffic.demo.serving import read_config, serve
 from autoglm_throttle.types import Policy
 from benchmarks import asgi_rows, overloaded
 from benchmarks.asgi_rows import App, Scope
@@ -22,6 +21,7 @@ from benchmarks.gpu.batcher import Batcher
 from benchmarks.gpu.engine import Engine, with_telemetry
 from benchmarks.gpu.observer import Observer
 from benchmarks.gpu.work import Job
+from examples.demo.process import read_config, serve
 
 OBSERVATIONS_PATH = "/gpu/observations"
 """Path of the observations; it bypasses the measured middleware."""

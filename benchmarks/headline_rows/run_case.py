@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import Any
 
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.report import control
@@ -19,6 +18,7 @@ from autoglm_throttle.types import Priority
 from benchmarks.headline_rows.cases import CONNECTIONS, PATH, Case, Scale
 from benchmarks.headline_rows.cores import cores, on
 from benchmarks.overloaded import CPU_PATH
+from examples.demo.process import DemoProcess
 
 SERVER = "benchmarks.headline_rows.served"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from autoglm_throttle import Caller, Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
-from autoglm_throttle.traffic.demo.serving import read_config, serve
 from benchmarks.asgi_rows import App, Scope
 from benchmarks.headline_rows import peers
 from benchmarks.headline_rows.cases import CONNECTIONS, VARIANTS
 from benchmarks.headline_rows.cores import stay_on
 from benchmarks.overloaded import with_cpu_time
+from examples.demo.process import read_config, serve
 
 SPARE = 128
 """Connections in addition to those of the load: for the CPU time, and for reconnecting clients."""

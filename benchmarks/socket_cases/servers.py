@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from unittest import mock
 
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
+from examples.demo.process import DemoProcess
 from tests.servers import server as servers
 from tests.servers.server import Server
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.demo import add_arguments, run
+from examples.demo.command import main
 from tests.browser import visible_text
 from tests.browser.chromium import Chromium
 
@@ -16,10 +15,8 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 def test_demo_page_opens_without_console_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "demo.html"
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     with Chromium(tmp_path) as browser:
-        assert run(parser.parse_args(["--seconds", "4", "--report", str(path)])) == 0
+        assert main(["--seconds", "4", "--report", str(path)]) == 0
         assert f"Report page: {path}" in capsys.readouterr().out.splitlines()
         browser.open(path)
         assert visible_text.faults(browser, path.as_uri()) == []

@@ -10,18 +10,20 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from autoglm_throttle.cli import main
+from autoglm_throttle.cli.command import Command
 from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.settings.groups import GROUPS
 from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.types.identity import SHARED_KEY, CallerHasher
 
+command_table = import_module("autoglm_throttle.cli.main")
 GOLDEN = Path(__file__).parent / "golden"
 SECRET = "planted-secret-planted-secret"
 TOML = f"""\
@@ -460,32 +462,38 @@ def test_load_test_modules_are_imported_lazily() -> None:
     assert "autoglm_throttle.cli.load_tests" not in done.stdout
 
 
-def test_demo_module_is_imported_lazily(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    asked: list[str] = []
-    demo: Any = ModuleType("autoglm_throttle.traffic.demo")
-    demo.add_arguments = lambda parser: parser.add_argument("--seconds", type=int, default=1)
+def test_demo_is_started_in_a_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[Any] = []
 
-    def seconds(args: Namespace) -> int:
-        asked.append("run")
-        return int(args.seconds)
+    def replaced(program: str, command: list[str], environment: dict[str, str]) -> None:
+        started.append((program, command[1:], environment["PYTHONPATH"].split(os.pathsep)[0]))
+        raise SystemExit(0)
 
-    demo.run = seconds
-    monkeypatch.setitem(sys.modules, demo.__name__, demo)
-    assert run("demo", "--seconds", "3")[0] == 3
-    monkeypatch.setitem(sys.modules, demo.__name__, None)
-    assert run("tiers")[0] == 0
-    assert asked == ["run"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execve", replaced)
+    with pytest.raises(SystemExit):
+        main(["demo", "--seconds", "3"])
+    words = ["-m", "examples.demo", "--seconds", "3"]
+    assert started == [(sys.executable, words, str(Path(__file__).parents[2]))]
+
+
+def test_demo_outside_a_clone_ends_with_2(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command_table, "__file__", str(tmp_path / "autoglm_throttle" / "cli" / "main.py"))
+    assert main(["demo"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "clone the repository and run make demo" in told.err
 
 
 def test_throttle_error_exits_with_1_without_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def failing(args: Namespace) -> int:
         raise ThrottleError("no port is free")
 
-    demo: Any = ModuleType("autoglm_throttle.traffic.demo")
-    demo.add_arguments = lambda parser: None
-    demo.run = failing
-    monkeypatch.setitem(sys.modules, demo.__name__, demo)
-    assert run("demo") == (1, "demo: no port is free\n")
+    monkeypatch.setattr(command_table, "COMMANDS", (Command("tiers", "", lambda _: None, failing),))
+    assert run("tiers") == (1, "tiers: no port is free\n")
 
 
 class Terminal(io.StringIO):

@@ -6,33 +6,41 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autoglm_throttle.traffic.demo.screen import (
-    ClassFrame,
-    ConcurrencyFrame,
-    ControlFrame,
-    GpuFrame,
-    ProgressFrame,
-    ScreenFrame,
-    TierTableFrame,
-    draw,
-)
 from autoglm_throttle.types import Priority
 from docs import draw_demo
+from examples.demo.screen import DemoCounts, ScreenFrame, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def frame(phase: str, factor: float, limited: float, shed: float) -> list[str]:
-    classes = {priority: ClassFrame(100.0, 3, 5.0, limited, shed, 0.1) for priority in Priority}
-    table = TierTableFrame(((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)), 0.4, "armed")
-    gate = ConcurrencyFrame(30, 30.0, 170.0)
+def frame(phase: str, factor: float, limited: int, shed: int) -> list[str]:
     shown = ScreenFrame(
-        ProgressFrame(1.0, 60.0, phase, 9.0, 3),
-        GpuFrame(91.0, 400.0),
-        ControlFrame(table, factor, "tier", 196.0),
-        gate,
-        classes,
-        None,
+        elapsed_s=1.0,
+        length_s=60.0,
+        phase=phase,
+        offered_rps=9.0,
+        open=3,
+        state={
+            "policy": "adaptive",
+            "armed": True,
+            "utilization_pct": 91.0,
+            "power_w": 400.0,
+            "tiers": ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)),
+            "table_factor": 0.4,
+            "factor": factor,
+            "cause": "tier",
+            "budget_rps": 196.0,
+            "rate_rps": dict.fromkeys(("high", "mid", "low"), 100.0),
+            "concurrency": {
+                "in_flight": 30,
+                "limit": 30.0,
+                "service_rps": 170.0,
+                "waiting": dict.fromkeys(("high", "mid", "low"), 3),
+            },
+            "downstream": {},
+        },
+        recent={priority: DemoCounts(5, limited, shed, 0, 0.1) for priority in Priority},
+        span_s=1.0,
     )
     return draw(shown, color=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
-from autoglm_throttle.traffic.demo.serving import read_config, serve
+from examples.demo.process import read_config, serve
 
 
 def main() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.types import Priority
 from benchmarks.goodput import GoodputObserver
+from examples.demo.process import DemoProcess
 from tests.servers.server import Server, ask
 from tests.servers.test_servers import UVICORN
 

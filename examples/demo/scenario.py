@@ -113,9 +113,6 @@ def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
     """Build the scenario of a trace, with trace and device faster by the same factor.
 
     That keeps the trace's load in proportion to the device's capacity.
-
-    Raises:
-        TrafficError: the file or the speed is invalid.
     """
     trace = load_azure_llm(path)
     until_s = trace.duration_s if seconds is None else seconds * speed
@@ -144,10 +141,7 @@ def gpu_spec(speed: float | None) -> SimulatedGpuSpec:
 def environment(policy: Policy, redis_url: str | None = None, length_s: float = SECONDS) -> dict[str, str]:
     """Return the settings of the throttle as environment variables.
 
-    Args:
-        policy: of the throttle.
-        redis_url: store of the user limits; None: in memory.
-        length_s: length of the demonstration; in one of a minute a breaker stays open for its default time.
+    In a demonstration of a minute a breaker stays open for its default time.
     """
     settings = {
         "POLICY": policy.value,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoglm_throttle.traffic.demo import screen
-from autoglm_throttle.traffic.demo.scenario import OVERLOADED
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.summary import Tally
 from autoglm_throttle.types import Priority
+from examples.demo import screen
+from examples.demo.scenario import OVERLOADED
 
 REASON_MEANINGS = (
     "rate: the whole class was above its own nominal rate (429)",
@@ -55,6 +55,16 @@ class DemoObserver:
         self.downstream = state["downstream"] or self.downstream
 
 
+def sentences(result: Result, observer: DemoObserver, store_name: str) -> list[str]:
+    """Return the sentences on the run, the store and the downstream."""
+    found = [sentence(result, observer)]
+    if observer.store is not None:
+        found.append(store_sentence(store_name, observer.store))
+    if observer.downstream is not None:
+        found.append(downstream_sentence(observer.downstream))
+    return found
+
+
 def sentence(result: Result, observer: DemoObserver) -> str:
     """Summarize the run in one sentence."""
     total = result.summary.total()
@@ -65,10 +75,12 @@ def sentence(result: Result, observer: DemoObserver) -> str:
     if observer.reductions:
         times = _times(observer.reductions)
         reductions = f"reduced the rates {times}, down to {observer.lowest_factor:.2g} of nominal"
+    factors = ", ".join(f"x {step:g}" for step in sorted(observer.steps, reverse=True))
+    tiers = f" (tier table {factors})" if factors else ""
+    queue = f", and queued up to {observer.longest_queue} requests" if observer.longest_queue else ""
     p95 = screen.seconds(total.latency.response.percentile(0.95))
     return (
-        f"GPU utilization rose to {observer.peak_pct:.0f} %{_tier_text(observer)}"
-        f" and the throttle {reductions}{_queue_text(observer)}:"
+        f"GPU utilization rose to {observer.peak_pct:.0f} %{tiers} and the throttle {reductions}{queue}:"
         f" of {total.sent} requests {total.admitted} were served, {rejected} were rejected,"
         f" {total.failed} failed;"
         f" {_share(high)} of the high and {_share(low)} of the low priority were admitted,"
@@ -131,15 +143,6 @@ def _rejected(result: Result, name: str) -> int:
     segment = result.summary.segments.index(name)
     row = Tally.of(result.summary.tallies[segment, priority] for priority in Priority)
     return row.limited + row.shed
-
-
-def _tier_text(observer: DemoObserver) -> str:
-    factors = ", ".join(f"x {step:g}" for step in sorted(observer.steps, reverse=True))
-    return f" (tier table {factors})" if factors else ""
-
-
-def _queue_text(observer: DemoObserver) -> str:
-    return f", and queued up to {observer.longest_queue} requests" if observer.longest_queue else ""
 
 
 def _share(row: Tally) -> str:

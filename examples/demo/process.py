@@ -1,17 +1,35 @@
-"""Runs the demonstration's service in a child process and stops it at the end."""
+"""A child process that serves an ASGI application on loopback until its standard input ends.
+
+One line of JSON on its standard input is the configuration; it writes its port to its standard output. The
+end of the input ends the process, so that a killed parent leaves no child behind.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping
-from typing import IO, Any, cast
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from starlette.types import ASGIApp
 
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.files import allow_connections
+
+if TYPE_CHECKING:
+    import uvicorn
+
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder that holds this package, which the child imports from any working directory."""
 
 REQUEST_TIMEOUT_S = 2.0
 """Request timeout: an overloaded event loop may answer late; the live view then shows the last state."""
@@ -22,15 +40,21 @@ STOP_TIMEOUT_S = 5.0
 STDERR_LINES = 8
 """Lines shown of a traceback: its end names the error."""
 
+BACKLOG = 1024
+"""Connections that may wait to be accepted; Linux allows 4096 by default, macOS 128."""
+
+SHUTDOWN_TIMEOUT_S = 3.0
+"""Seconds after the end of the input to close connections before the process exits anyway."""
+
 
 class DemoProcess:
-    """The process of the service. Use it with ``with``.
+    """The process of a service. Use it with ``with``.
 
     It has a session of its own: Ctrl-C in the terminal reaches only the parent, which then closes
     the child's input.
 
     Args:
-        module: module to run; it calls `serve` of ``serving.py``.
+        module: module to run; it calls `serve`.
         config: configuration of the service, sent as JSON on its standard input.
     """
 
@@ -47,12 +71,14 @@ class DemoProcess:
             TrafficError: it ended before it printed its port.
         """
         self._stderr = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+        self._process = subprocess.Popen(
             [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
         self._input = cast("IO[bytes]", self._process.stdin)
         self._output = cast("IO[bytes]", self._process.stdout)
@@ -111,3 +137,49 @@ class DemoProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def read_config() -> dict[str, Any]:
+    """Read the configuration from the first line of the standard input."""
+    return cast("dict[str, Any]", json.loads(sys.stdin.readline()))
+
+
+def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = None) -> None:
+    """Serve on a free port of loopback with uvicorn until the standard input ends.
+
+    Args:
+        app: the application.
+        connections: connections that must be possible at once.
+        limit_concurrency: uvicorn's own limit; None: no limit.
+
+    Raises:
+        TrafficError: this process may not open that number of connections.
+    """
+    import uvicorn
+
+    allow_connections(connections)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=300,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=limit_concurrency,
+    )
+    server = uvicorn.Server(config)
+    threading.Thread(target=_exit_at_eof, args=(server,), daemon=True).start()
+    # asyncio disables Nagle's algorithm only if the protocol is given; otherwise answers wait for an ACK.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(BACKLOG)
+        sys.stdout.write(f"{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        server.run(sockets=[listener])
+
+
+def _exit_at_eof(server: uvicorn.Server) -> None:
+    sys.stdin.read()
+    server.should_exit = True
+    time.sleep(SHUTDOWN_TIMEOUT_S)
+    # Not sys.exit: this is not the main thread, and uvicorn may still wait for connections.
+    os._exit(1)

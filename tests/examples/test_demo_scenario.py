@@ -8,10 +8,10 @@ import pytest
 
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing.simulated import BatchSpec, Item, LlmSpec, SimulatedGpu
-from autoglm_throttle.traffic.demo import scenario
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.types import Policy, Priority
+from examples.demo import scenario
 from tests.traffic.test_trace import synthetic, written
 
 INTERVAL_S = 0.5

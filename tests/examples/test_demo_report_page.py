@@ -8,12 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autoglm_throttle.traffic.demo import final_page, scenario
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.request_log import RequestLog
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.result import Result, RunCost
 from autoglm_throttle.types import Policy
+from examples.demo import report_page, scenario
+from examples.demo.command import check_writable
 from tests.traffic.test_trace import synthetic, written
 
 STATE = {
@@ -31,7 +32,7 @@ def played(of: scenario.Scenario, ending: RequestResult = RequestResult.OK) -> R
         sheet.lag_s[index] = 0.001
         sheet.service_s[index] = 0.02
         sheet.close(index, ending, 0.02)
-    looks = tuple(final_page.page_sample(STATE, 0.5 * turn) for turn in range(4))
+    looks = tuple(report_page.page_sample(STATE, 0.5 * turn) for turn in range(4))
     return Result(of.load, sheet, RunCost(elapsed_s=of.length_s), watched=looks)
 
 
@@ -41,7 +42,7 @@ def texts(page: str, path: str) -> list[str]:
 
 
 def test_throttle_state_becomes_a_sample() -> None:
-    assert final_page.page_sample(STATE, 1.5) == {
+    assert report_page.page_sample(STATE, 1.5) == {
         "t_s": 1.5,
         "factor_ratio": 0.4,
         "gpu_utilization_ratio": 0.97,
@@ -50,21 +51,21 @@ def test_throttle_state_becomes_a_sample() -> None:
         "waiting": 12.0,
     }
     unknown = STATE | dict.fromkeys(("utilization_pct", "power_w", "concurrency"))
-    assert final_page.page_sample(unknown, 1.5) == {"t_s": 1.5, "factor_ratio": 0.4}
+    assert report_page.page_sample(unknown, 1.5) == {"t_s": 1.5, "factor_ratio": 0.4}
 
 
 def test_unwritable_report_path_is_reported_before_the_run(tmp_path: Path) -> None:
-    final_page.check(tmp_path / "new.html")
+    check_writable(tmp_path / "new.html")
     (tmp_path / "old.html").touch()
-    final_page.check(tmp_path / "old.html")
+    check_writable(tmp_path / "old.html")
     for path in (tmp_path, tmp_path / "nowhere" / "new.html"):
         with pytest.raises(TrafficError, match=r"cannot be written: name another file with --report"):
-            final_page.check(path)
+            check_writable(path)
 
 
 def test_page_shows_the_scenario_the_factor_and_the_gpu() -> None:
     short = scenario.phases(6.0)
-    page = final_page.page(short, Policy.TIERS, played(short), ["All was well."], [])
+    page = report_page.page(short, Policy.TIERS, played(short), ["All was well."], [])
     assert texts(page, "body/main/header/h1") == [f"Policy tiers: {short.title}"]
     said = texts(page, "body/main/header/p")[0]
     assert said.startswith("calm 86/s for 0.72 s, 0.86x 146/s for 0.9 s, ")
@@ -78,18 +79,18 @@ def test_page_shows_the_scenario_the_factor_and_the_gpu() -> None:
 
 def test_problems_come_first() -> None:
     short = scenario.phases(6.0)
-    failed = final_page.page(short, Policy.FIXED, played(short, RequestResult.TIMEOUT), [], [])
+    failed = report_page.page(short, Policy.FIXED, played(short, RequestResult.TIMEOUT), [], [])
     assert texts(failed, "body/main/section/p") == [
         "Faileddone>=100%, error<=0%; 0 of 1944 requests succeeded (1944 x timeout): "
         "lower the rate, or raise the timeout"
     ]
-    lost = final_page.page(short, Policy.FIXED, played(short), [], ["the process of the service ended"])
+    lost = report_page.page(short, Policy.FIXED, played(short), [], ["the process of the service ended"])
     assert texts(lost, "body/main/section/p") == ["Not validthe process of the service ended"]
 
 
 def test_a_trace_is_named_as_such(tmp_path: Path) -> None:
     film = scenario.traced(written(tmp_path / "made.csv", synthetic()), 30.0, None)
     result = replace(played(film), watched=())
-    page = final_page.page(film, Policy.ADAPTIVE, result, [], [])
+    page = report_page.page(film, Policy.ADAPTIVE, result, [], [])
     assert texts(page, "body/main/header/p")[0].endswith("arrivals of the trace; open loop")
     assert "Throttle and GPU" not in texts(page, ".//figure/figcaption/h3")
