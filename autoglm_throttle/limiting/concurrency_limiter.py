@@ -12,16 +12,16 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autoglm_throttle.limiting.decisions import seconds_until
+from autoglm_throttle.limiting.limiter_view import concurrency_view
 from autoglm_throttle.limiting.memory_cap import MemoryCap
 from autoglm_throttle.limiting.queue import (
     RESERVED_MAX_WAIT,
     RESERVED_QUEUE,
     PriorityQueues,
     ReservedShare,
-    RetrySchedule,
     TicketQueue,
 )
+from autoglm_throttle.limiting.queue_wait import QueueWait
 from autoglm_throttle.limiting.service_estimator import ServiceEstimator
 from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
 from autoglm_throttle.limiting.work_class import (
@@ -46,7 +46,6 @@ from autoglm_throttle.types import (
     Outcome,
     Priority,
     Reason,
-    WorkClassView,
 )
 
 __all__ = ["AdaptiveConcurrencyLimiter", "Ticket", "TicketState"]
@@ -78,9 +77,6 @@ FAST_PERIOD_S = 0.05
 the capacity should not be shed, and a cold start neither.
 """
 
-VIEWED_CLASSES = 16
-"""Work classes in a view: those with most requests."""
-
 
 class AdaptiveConcurrencyLimiter:
     """Limit the requests in flight, and queue the others in four queues.
@@ -108,7 +104,7 @@ class AdaptiveConcurrencyLimiter:
             "_period_s",
             "_queue_max",
         ),
-        *("_quiet", "_rejected", "_retries", "_uncounted_max", "capacity", "in_flight", "limit", "memory"),
+        *("_quiet", "_rejected", "_wait", "_uncounted_max", "capacity", "in_flight", "limit", "memory"),
         *("paused", "period", "queues", "service", "settings", "waiting", "work_classes"),
     )
 
@@ -150,7 +146,7 @@ class AdaptiveConcurrencyLimiter:
         self._uncounted_max = 0.0
         self._first_end_s = math.inf
         """When the first request ended: what began before may have waited for a model to load."""
-        self._retries = RetrySchedule(now)
+        self._wait = QueueWait(self.service, self.queues, settings.queue_max, now, dry_run=dry_run)
         self._rejected = 0
         is_set = "inflight_start" in settings.model_fields_set
         is_unset = self._learns_slo and not is_set
@@ -216,16 +212,18 @@ class AdaptiveConcurrencyLimiter:
             or the rejection, if the wait could not end in time or the queue is full.
         """
         now = self._tick(now)
+        wait, free = self._wait, self.capacity - self.in_flight
         if self.paused >= self._paused_max:
             self._rejected += 1
             return self._reject(demand.user, "queue:paused", self.service.latency_s, now)
-        in_turn = bool(self._retries.turns) and self._retries.take_turn(demand.user, now)
+        in_turn = bool(wait.retries.turns) and wait.retries.take_turn(demand.user, now)
         max_wait_s = self.service.max_wait_s(work_class, demand.slo_s, in_turn=in_turn)
-        excess = self._excess(demand, max_wait_s)
+        # With no time to wait it may only take a slot that no ticket waits for.
+        excess = wait.excess(demand, max_wait_s, free) if max_wait_s else self.waiting + 1
         queue_index = demand.priority + 1
         queued = len(self.queues.all[queue_index].tickets)
         if self._dry_run:
-            queued += self._would_wait()[demand.priority]
+            queued += wait.would_wait(free)[demand.priority]
         if excess <= 0 and queued < self._queue_max:
             return self._append(Ticket(demand, now, max_wait_s, queue_index, work_class))
         ticket = self.enqueue_reserved(demand, work_class, now)
@@ -233,7 +231,8 @@ class AdaptiveConcurrencyLimiter:
             return ticket
         self._rejected += 1
         if excess > 0:
-            return self._reject(demand.user, "queue:slow", self._wait_s(demand, excess, now), now)
+            wait_s = wait.wait_s(demand, excess, free, self.period.opened_s, now)
+            return self._reject(demand.user, "queue:slow", wait_s, now)
         rate = self.service.rate_rps
         return self._reject(demand.user, "queue:full", 1 / rate if rate else self.service.latency_s, now)
 
@@ -376,9 +375,11 @@ class AdaptiveConcurrencyLimiter:
     def rejection(self, ticket: Ticket, now: float) -> Decision:
         """Build the rejection of an expired ticket."""
         now = self._tick(now)
-        demand = ticket.demand
-        excess = self._excess(demand, self.service.max_wait_s(ticket.work_class, demand.slo_s))
-        return self._reject(demand.user, "queue:timeout", self._wait_s(demand, excess, now), now)
+        demand, free = ticket.demand, self.capacity - self.in_flight
+        max_wait_s = self.service.max_wait_s(ticket.work_class, demand.slo_s)
+        excess = self._wait.excess(demand, max_wait_s, free) if max_wait_s else self.waiting + 1
+        wait_s = self._wait.wait_s(demand, excess, free, self.period.opened_s, now)
+        return self._reject(demand.user, "queue:timeout", wait_s, now)
 
     def occupy_over_limit(self, demand: Demand, work_class: WorkClass) -> int:
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection.
@@ -386,7 +387,7 @@ class AdaptiveConcurrencyLimiter:
         Returns:
             What it holds.
         """
-        would_wait = self._would_wait()
+        would_wait = self._wait.would_wait(self.capacity - self.in_flight)
         self._occupy(self.period.latest_s)
         work_class.in_flight += 1
         if self._dry_run and self.in_flight > self.capacity:
@@ -421,34 +422,7 @@ class AdaptiveConcurrencyLimiter:
     def view(self, now: float) -> ConcurrencyView:
         """Return all figures at ``now``."""
         self._tick(now)
-        service, memory = self.service, self.memory
-        high, mid, low = service.demand_rps
-        limit, rate = self._bound(self.limit), service.rate_rps
-        used = [one for one in self.work_classes.all() if one.ever_done or one.in_flight]
-        return ConcurrencyView(
-            limit=limit,
-            in_flight=self.in_flight,
-            paused=self.paused,
-            waiting=self.queues.waiting(),
-            service_rps=rate,
-            demand_rps=(high, mid, low),
-            latency_s=service.latency_s,
-            unloaded_s=service.unloaded_s,
-            budget_s=service.aim_s,
-            slo_s=service.slo_s,
-            slo_learned=self._learns_slo,
-            memory_cap=memory.requests,
-            memory_blind=memory.blind,
-            slo_unreachable=service.slo_unreachable,
-            pressure=(high + mid + low) / rate if rate and service.measured else self.in_flight / limit,
-            retry_backlog_s=self._retries.backlog_s(now),
-            work_classes=tuple(
-                WorkClassView(
-                    one.name, one.rate_rps, one.mean_s, one.unloaded_s, one.negligible, one.in_flight
-                )
-                for one in sorted(used, key=lambda one: -one.rate_rps)[:VIEWED_CLASSES]
-            ),
-        )
+        return concurrency_view(self, self._bound(self.limit), self._wait.retries.backlog_s(now))
 
     def _tick(self, now: float) -> float:
         """Record the time, and close a period that is over; returns the latest time so far."""
@@ -558,51 +532,10 @@ class AdaptiveConcurrencyLimiter:
         if self.in_flight > period.peak:
             period.peak = self.in_flight
 
-    def _excess(self, demand: Demand, max_wait_s: float) -> int:
-        """Count the tickets that must leave before a new request may wait; 0 or less: it may wait now."""
-        if not max_wait_s:
-            return self.waiting + 1  # it may only take a slot that no ticket waits for
-        ahead, free = self._ahead(demand), self.capacity - self.in_flight
-        if free > 0:  # the limit has just grown: the tickets ahead are about to be called
-            ahead -= free
-        # Until the rate is known, all may wait: whether they wait too long is not known either.
-        return ahead - self.service.limit(demand.priority, max_wait_s, self._queue_max)
-
-    def _wait_s(self, demand: Demand, excess: int, now: float) -> float:
-        """Estimate the seconds until a new request may wait, at the measured rate without other arrivals."""
-        rate = self.service.rate_rps
-        ends_s = self.period.opened_s + self.service.longest_s
-        if rate is None:
-            return seconds_until(ends_s, now)
-        if self.service.remaining_rps(demand.priority, rate):
-            return max(0, excess) / rate
-        return max(seconds_until(ends_s, now), self._ahead(demand) / rate)
-
-    def _ahead(self, demand: Demand) -> int:
-        """Count the tickets ahead of a new request; in a dry run, the requests that would be such tickets."""
-        ahead = self.queues.count_ahead(demand.priority, demand.user)
-        return ahead + sum(self._would_wait()[: demand.priority + 1]) if self._dry_run else ahead
-
-    def _would_wait(self) -> list[int]:
-        """Count, by priority, the requests in flight that would be queued without the dry run.
-
-        Slots that became free since the last call go to the most important of them, as in `pop_ready`.
-        """
-        if self._dry_run:
-            self.queues.call_would_wait(self._over_capacity())
-        return self.queues.would_wait
-
     def _over_capacity(self) -> int:
         """Count the requests in flight that would be queued without the dry run."""
         return max(0, self.in_flight - self.capacity) if self._dry_run else 0
 
     def _reject(self, user: str, detail: str, wait_s: float, now: float) -> Decision:
-        """Build a rejection that tells the turn of the request among all rejected ones."""
-        service, capacity = self.service, self.capacity
-        rate = service.rate_rps
-        retry_s = wait_s
-        if rate:
-            retry_s = max(wait_s, 2.0 * service.latency_s, self._retries.next_turn_s(user, rate, now))
-        return Decision(
-            False, _QUEUE, detail, "queue", capacity, max(0, capacity - self.in_flight), retry_s, retry_s
-        )
+        capacity = self.capacity
+        return self._wait.rejection(user, detail, wait_s, capacity, capacity - self.in_flight, now)

@@ -1,0 +1,46 @@
+"""The view of the concurrency limiter for metrics, logs and pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autoglm_throttle.types import ConcurrencyView, WorkClassView
+
+if TYPE_CHECKING:
+    from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
+
+VIEWED_CLASSES = 16
+"""Work classes in a view: those with most requests."""
+
+
+def concurrency_view(
+    limiter: AdaptiveConcurrencyLimiter, limit: float, retry_backlog_s: float
+) -> ConcurrencyView:
+    """Return all figures of a limiter that has just been told the time."""
+    service, memory = limiter.service, limiter.memory
+    high, mid, low = service.demand_rps
+    rate = service.rate_rps
+    used = [one for one in limiter.work_classes.all() if one.ever_done or one.in_flight]
+    used.sort(key=lambda one: -one.rate_rps)
+    return ConcurrencyView(
+        limit=limit,
+        in_flight=limiter.in_flight,
+        paused=limiter.paused,
+        waiting=limiter.queues.waiting(),
+        service_rps=rate,
+        demand_rps=(high, mid, low),
+        latency_s=service.latency_s,
+        unloaded_s=service.unloaded_s,
+        budget_s=service.aim_s,
+        slo_s=service.slo_s,
+        slo_learned=limiter.settings.slo_s is None,
+        memory_cap=memory.requests,
+        memory_blind=memory.blind,
+        slo_unreachable=service.slo_unreachable,
+        pressure=(high + mid + low) / rate if rate and service.measured else limiter.in_flight / limit,
+        retry_backlog_s=retry_backlog_s,
+        work_classes=tuple(
+            WorkClassView(one.name, one.rate_rps, one.mean_s, one.unloaded_s, one.negligible, one.in_flight)
+            for one in used[:VIEWED_CLASSES]
+        ),
+    )
