@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.admission.control_loop import ControlLoop
     from autoglm_throttle.resilience.feature import Fallback
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.outcome_classifier import Classify
+    from autoglm_throttle.resilience.outcomes import Classify
     from autoglm_throttle.resilience.registry import GuardRegistry
 
 Exceptions = type[BaseException] | Collection[type[BaseException]]

@@ -21,7 +21,7 @@ from autoglm_throttle.asgi.scope import (
     attribution_of,
 )
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
-from autoglm_throttle.resilience.outcome_classifier import apply_slow_limit, status_outcome
+from autoglm_throttle.resilience.outcomes import apply_slow_limit, status_outcome
 from autoglm_throttle.types import (
     BreakerState,
     Decision,

@@ -15,7 +15,7 @@ from autoglm_throttle.resilience.fallback import ERROR, LOAD
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http.caching_rules import CacheRequest, mark_degraded
 from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
-from autoglm_throttle.resilience.outcome_classifier import FAILING_STATUSES
+from autoglm_throttle.resilience.outcomes import FAILING_STATUSES
 from autoglm_throttle.types import (
     Clock,
     Decision,

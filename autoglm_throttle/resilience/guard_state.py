@@ -9,17 +9,20 @@ from typing import Final
 
 from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
-from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.breaker import Breaker, FastPath
 from autoglm_throttle.resilience.executor import Executor
-from autoglm_throttle.resilience.fast_path import FastPath
-from autoglm_throttle.resilience.fleet_link import FleetLink
-from autoglm_throttle.resilience.open_period import END_MARGIN_S, OpenGuardRejected
-from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier, apply_slow_limit, failure_text
-from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, RemoteBreakerState
-from autoglm_throttle.resilience.thread_safe_breaker import ThreadSafeBreaker
+from autoglm_throttle.resilience.half_open import ProbeLease
+from autoglm_throttle.resilience.outcomes import OutcomeClassifier, apply_slow_limit, failure_text
+from autoglm_throttle.resilience.thread_safe_breaker import (
+    END_MARGIN_S,
+    BreakerStore,
+    FleetLink,
+    OpenGuardRejected,
+    ThreadSafeBreaker,
+)
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
-    BreakerCause,
     BreakerMode,
     BreakerState,
     BreakerTransition,
@@ -270,8 +273,7 @@ class GuardState:
         Args:
             retry_after_s: seconds from now.
         """
-        action = partial(self.breaker.core.open_for, retry_after_s, BreakerCause.RETRY_AFTER)
-        self.breaker.apply(action, is_local=True)
+        self.breaker.apply(partial(self.breaker.core.open_for, retry_after_s), is_local=True)
 
     # Operators
 

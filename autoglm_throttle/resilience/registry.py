@@ -20,9 +20,9 @@ from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.guard_table import GuardTable
 from autoglm_throttle.resilience.http.cache import HttpCache
 from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
-from autoglm_throttle.resilience.outcome_classifier import Classify, OutcomeClassifier
+from autoglm_throttle.resilience.outcomes import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
-from autoglm_throttle.resilience.store import ThreadedBreakerStore
+from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
 from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.field_types import choice
@@ -86,7 +86,7 @@ class GuardRegistry:
         load: Callable[[], float | None],
         clock: Clock,
         on_degradable: Callable[[], object],
-        store: ThreadedBreakerStore | None = None,
+        store: BreakerStore | None = None,
         predecessor: GuardRegistry | None = None,
     ) -> None:
         self._settings = settings

@@ -1,18 +1,22 @@
-"""A thread-safe breaker: changes are serialized, notifications follow after the lock is released."""
+"""A breaker shared by threads, and its link to the store of a fleet.
+
+Changes are serialized; notifications follow after the lock is released.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final, Protocol
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.fleet_link import FleetLink
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
-from autoglm_throttle.resilience.open_period import OpenPeriod
-from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, RemoteBreakerState
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -20,9 +24,181 @@ from autoglm_throttle.types import (
     BreakerView,
     Clock,
     GuardPermit,
+    GuardRejected,
     GuardRejection,
     Outcome,
 )
+
+END_MARGIN_S: Final = 0.001
+"""Seconds before the end of an open period without use of this cache: rounding must not delay the probe."""
+
+
+class BreakerStore(Protocol):
+    """Shared state of all breakers of a process. No method raises; a method that waits says so."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the store is available; otherwise each breaker decides alone."""
+        ...
+
+    def start(self) -> None:
+        """Start the background thread, unless it runs; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the background thread; the next query starts it again."""
+        ...
+
+    def subscribe(self, name: str, on_change: Callable[[RemoteBreakerState], None]) -> None:
+        """Register ``on_change``; it is called, from any thread, with each newer state of a breaker."""
+        ...
+
+    def read_state(self, name: str) -> RemoteBreakerState | None:
+        """Wait, at most the deadline, for the first state; None: nothing is stored, or no reply."""
+        ...
+
+    async def read_state_async(self, name: str) -> RemoteBreakerState | None:
+        """Wait as `read_state` does, without blocking the event loop."""
+        ...
+
+    def acquire(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
+        """Request a probe lease, waiting at most the deadline.
+
+        Returns:
+            The lease; the state that prevents it, half-open if every slot is taken; None if the store does
+            not reply.
+        """
+        ...
+
+    async def acquire_async(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
+        """Request a lease as `acquire` does, without blocking the event loop.
+
+        A cancelled call returns a lease that arrives late.
+        """
+        ...
+
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
+        """Report that this process has opened a breaker."""
+        ...
+
+    def report_probe(
+        self, name: str, lease: ProbeLease, outcome: Outcome, successes_needed: int, wait_s: float
+    ) -> None:
+        """Report the outcome of a probe; ``wait_s``: length of the open period after a failure."""
+        ...
+
+    def report_operator_state(self, name: str, state: BreakerState) -> None:
+        """Report an operator command: ``CLOSED``, ``FORCED_OPEN`` or ``DISABLED``."""
+        ...
+
+
+class OpenPeriod:
+    """An open period, known from the breaker's first rejection in it.
+
+    Args:
+        rejection: of an open breaker.
+        generation: of the breaker; a later one ends this period.
+        at_s: monotonic seconds of the rejection.
+    """
+
+    __slots__ = ("at_s", "generation", "rejection", "rejections", "remaining_s")
+
+    def __init__(self, rejection: GuardRejection, generation: int, at_s: float) -> None:
+        self.rejection: GuardRejection = rejection
+        self.generation: int = generation
+        self.at_s: float = at_s
+        self.remaining_s: float = rejection.retry_after_s
+        self.rejections: int = 0
+        """Rejections served from this cache. Counted without a lock: concurrent ones may be lost."""
+
+
+class OpenGuardRejected(GuardRejected):
+    """A rejection by an open breaker. Its `GuardRejection` is built on first access.
+
+    Args:
+        first_rejection: the first one of this open period.
+        retry_after_s: seconds left of it.
+    """
+
+    def __init__(self, first_rejection: GuardRejection, retry_after_s: float) -> None:
+        # No super().__init__: BaseException.__new__ has stored the arguments already.
+        self._first_rejection = first_rejection
+        self._retry_after_s = retry_after_s
+
+    @property
+    def retry_after_s(self) -> float:
+        """Seconds until the next call is useful."""
+        return self._retry_after_s
+
+    # Called only while the attribute is missing: the first access stores it on the instance.
+    def __getattr__(self, name: str) -> GuardRejection:
+        if name != "rejection":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.rejection: GuardRejection = replace(self._first_rejection, retry_after_s=self._retry_after_s)
+        return self.rejection
+
+
+class FleetLink:
+    """One breaker's link to its fleet: the leases it holds, and its messages to the store.
+
+    Messages go through the notification queue, since they are created under the breaker's lock.
+    """
+
+    __slots__ = (
+        *("_is_subscribed", "_leases", "_name", "_notifications", "_settings"),
+        *("is_cold", "probe_request", "store"),
+    )
+
+    def __init__(
+        self, name: str, settings: BreakerSettings, store: BreakerStore, notifications: NotificationQueue
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self.store: BreakerStore = store
+        self._notifications = notifications
+        self._is_subscribed = False
+        self._leases: dict[int, ProbeLease] = {}
+        self.is_cold: bool = True
+        """Whether the first state of the store is still unknown."""
+        self.probe_request: ProbeRequest = ProbeRequest(
+            half_open_max=settings.half_open_max,
+            successes_needed=settings.successes_needed,
+            limits_concurrent=settings.success_threshold is not None,
+            lease_s=settings.lease_s,
+        )
+        """Parameters of each request for a probe lease."""
+
+    def subscribe(self, on_change: Callable[[RemoteBreakerState], None]) -> None:
+        """Subscribe to the states of the fleet, once."""
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            self.store.subscribe(self._name, on_change)
+
+    def report_open(self, changes: Sequence[BreakerTransition]) -> None:
+        """Report openings that only this process knows."""
+        for change in changes:
+            if change.after is BreakerState.OPEN:
+                period = change.retry_after_s, change.rounds, change.cause
+                self._notifications.put(partial(self.store.report_open, self._name, *period))
+
+    def report_operator_state(self, state: BreakerState) -> None:
+        """Report an operator command."""
+        self._notifications.put(partial(self.store.report_operator_state, self._name, state))
+
+    def add_lease(self, lease: ProbeLease) -> None:
+        """Store the lease of a probe that has started."""
+        self._leases[lease.fence] = lease
+
+    def finish_probe(self, fence: int, outcome: Outcome) -> None:
+        """Report the outcome of a probe; nothing if its lease is not held."""
+        lease = self._leases.pop(fence, None)
+        if lease is not None:
+            self.release(lease, outcome)
+
+    def release(self, lease: ProbeLease, outcome: Outcome = Outcome.NEUTRAL) -> None:
+        """Return a lease, with the outcome of its probe."""
+        rules = self._settings.successes_needed, self._settings.wait_s(lease.rounds + 1)
+        self._notifications.put(partial(self.store.report_probe, self._name, lease, outcome, *rules))
 
 
 class ThreadSafeBreaker:
@@ -40,14 +216,8 @@ class ThreadSafeBreaker:
     """
 
     __slots__ = (
-        "_clock",
-        "_fast_rejections",
-        "_lock",
-        "_notifications",
-        "_on_transitions",
-        "core",
-        "fleet",
-        "open_period",
+        *("_clock", "_fast_rejections", "_lock", "_notifications", "_on_transitions"),
+        *("core", "fleet", "open_period"),
     )
 
     def __init__(
@@ -87,7 +257,7 @@ class ThreadSafeBreaker:
         now = self._clock()
         with self._lock:
             generation = core.generation
-            core.fleet_position.lease_required = lease_required
+            core.probes.lease_required = lease_required
             answer = core.allow(now)
             if core.generation != generation:
                 self._publish(is_local=True)
@@ -214,5 +384,5 @@ class ThreadSafeBreaker:
         changes = self.core.drain()
         if changes and self._on_transitions is not None:
             self._notifications.put(partial(self._on_transitions, changes))
-        if is_local and self.fleet is not None and not self.core.operator.metrics_only:
+        if is_local and self.fleet is not None and not self.core.machine.metrics_only:
             self.fleet.report_open(changes)

@@ -1,4 +1,4 @@
-"""Transition table of the breaker, also the source of its documentation page.
+"""State of a breaker and the table by which it changes, which is also the source of its documentation page.
 
 An event without a row for a state changes nothing in that state. ``FORCED_OPEN`` and ``DISABLED`` have rows
 only for operator commands, local or of the fleet. So time, results and a Retry-After of the dependency never
@@ -7,12 +7,34 @@ end an operator's decision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
-from autoglm_throttle.types import BreakerCause, BreakerState
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerMode,
+    BreakerState,
+    BreakerTransition,
+    BreakerView,
+    GuardRejection,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBreakerState:
+    """State of a breaker as the fleet knows it. Never ``RAMPING``: a ramp is local to a process."""
+
+    version: int
+    """Rises with every change, even after a lost key."""
+    state: BreakerState
+    wait_s: float = 0.0
+    """Seconds left of the open period when this was received."""
+    rounds: int = 0
+    cause: BreakerCause = BreakerCause.REMOTE
+    """Cause in the process that made the change."""
 
 
 class BreakerEvent(StrEnum):
@@ -40,21 +62,14 @@ class BreakerEvent(StrEnum):
     REMOTE_RESET = "an operator reset it in another process"
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionEffect:
-    """Effect of an event: the new state and the cause reported for it."""
-
-    to: BreakerState
-    cause: BreakerCause
-
-
-@dataclass(frozen=True, slots=True)
-class TransitionRow:
+class TransitionRow(NamedTuple):
     """One row of the table: an event with the same effect in several states."""
 
     states: tuple[BreakerState, ...]
     event: BreakerEvent
-    effect: TransitionEffect
+    to: BreakerState
+    cause: BreakerCause
+    """Reported cause, unless the event brings its own."""
 
 
 OPERATOR_STATES: Final = (BreakerState.FORCED_OPEN, BreakerState.DISABLED)
@@ -64,81 +79,233 @@ REOPENING_STATES: Final = (BreakerState.HALF_OPEN, BreakerState.RAMPING)
 """States from which an opening counts as a further round, with a longer wait."""
 
 _ANY: Final = tuple(BreakerState)
+_OPEN: Final = (BreakerState.OPEN,)
+_PROBING: Final = (BreakerState.HALF_OPEN,)
+_RAMPING: Final = (BreakerState.RAMPING,)
 _COUNTING: Final = (BreakerState.CLOSED, BreakerState.RAMPING)
 _NOT_CLOSED: Final = (BreakerState.OPEN, BreakerState.HALF_OPEN)
 _NOT_OPERATED: Final = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.RAMPING)
 
 TRANSITION_ROWS: Final = (
-    TransitionRow(
-        _COUNTING, BreakerEvent.FAILURES, TransitionEffect(BreakerState.OPEN, BreakerCause.FAILURES)
-    ),
-    TransitionRow(
-        _COUNTING, BreakerEvent.FAILURE_RATE, TransitionEffect(BreakerState.OPEN, BreakerCause.FAILURE_RATE)
-    ),
-    TransitionRow(
-        _COUNTING, BreakerEvent.SLOW_RATE, TransitionEffect(BreakerState.OPEN, BreakerCause.SLOW_RATE)
-    ),
-    TransitionRow(
-        (BreakerState.OPEN,),
-        BreakerEvent.WAITED,
-        TransitionEffect(BreakerState.HALF_OPEN, BreakerCause.TRIAL),
-    ),
-    TransitionRow(
-        (BreakerState.HALF_OPEN,),
-        BreakerEvent.PROBE_FAILED,
-        TransitionEffect(BreakerState.OPEN, BreakerCause.TRIAL),
-    ),
-    TransitionRow(
-        (BreakerState.HALF_OPEN,),
-        BreakerEvent.PROBES_SUCCEEDED,
-        TransitionEffect(BreakerState.CLOSED, BreakerCause.TRIAL),
-    ),
-    TransitionRow(
-        (BreakerState.HALF_OPEN,),
-        BreakerEvent.PROBES_SUCCEEDED_RAMP,
-        TransitionEffect(BreakerState.RAMPING, BreakerCause.TRIAL),
-    ),
-    TransitionRow(
-        (BreakerState.RAMPING,),
-        BreakerEvent.RAMP_DONE,
-        TransitionEffect(BreakerState.CLOSED, BreakerCause.RAMP),
-    ),
-    TransitionRow(
-        _NOT_OPERATED, BreakerEvent.RETRY_AFTER, TransitionEffect(BreakerState.OPEN, BreakerCause.RETRY_AFTER)
-    ),
-    TransitionRow(
-        _ANY, BreakerEvent.FORCE, TransitionEffect(BreakerState.FORCED_OPEN, BreakerCause.OPERATOR)
-    ),
-    TransitionRow(_ANY, BreakerEvent.DISABLE, TransitionEffect(BreakerState.DISABLED, BreakerCause.OPERATOR)),
-    TransitionRow(_ANY, BreakerEvent.RESET, TransitionEffect(BreakerState.CLOSED, BreakerCause.OPERATOR)),
-    TransitionRow(
-        _ANY, BreakerEvent.METRICS_ONLY, TransitionEffect(BreakerState.CLOSED, BreakerCause.OPERATOR)
-    ),
-    TransitionRow(_ANY, BreakerEvent.REMOTE_OPEN, TransitionEffect(BreakerState.OPEN, BreakerCause.REMOTE)),
-    TransitionRow(
-        _ANY, BreakerEvent.REMOTE_HALF_OPEN, TransitionEffect(BreakerState.HALF_OPEN, BreakerCause.REMOTE)
-    ),
-    TransitionRow(
-        _NOT_CLOSED, BreakerEvent.REMOTE_CLOSED, TransitionEffect(BreakerState.CLOSED, BreakerCause.REMOTE)
-    ),
-    TransitionRow(
-        _NOT_CLOSED,
-        BreakerEvent.REMOTE_CLOSED_RAMP,
-        TransitionEffect(BreakerState.RAMPING, BreakerCause.REMOTE),
-    ),
-    TransitionRow(
-        _ANY, BreakerEvent.REMOTE_FORCE, TransitionEffect(BreakerState.FORCED_OPEN, BreakerCause.REMOTE)
-    ),
-    TransitionRow(
-        _ANY, BreakerEvent.REMOTE_DISABLE, TransitionEffect(BreakerState.DISABLED, BreakerCause.REMOTE)
-    ),
-    TransitionRow(
-        _ANY, BreakerEvent.REMOTE_RESET, TransitionEffect(BreakerState.CLOSED, BreakerCause.REMOTE)
-    ),
+    TransitionRow(_COUNTING, BreakerEvent.FAILURES, BreakerState.OPEN, BreakerCause.FAILURES),
+    TransitionRow(_COUNTING, BreakerEvent.FAILURE_RATE, BreakerState.OPEN, BreakerCause.FAILURE_RATE),
+    TransitionRow(_COUNTING, BreakerEvent.SLOW_RATE, BreakerState.OPEN, BreakerCause.SLOW_RATE),
+    TransitionRow(_OPEN, BreakerEvent.WAITED, BreakerState.HALF_OPEN, BreakerCause.TRIAL),
+    TransitionRow(_PROBING, BreakerEvent.PROBE_FAILED, BreakerState.OPEN, BreakerCause.TRIAL),
+    TransitionRow(_PROBING, BreakerEvent.PROBES_SUCCEEDED, BreakerState.CLOSED, BreakerCause.TRIAL),
+    TransitionRow(_PROBING, BreakerEvent.PROBES_SUCCEEDED_RAMP, BreakerState.RAMPING, BreakerCause.TRIAL),
+    TransitionRow(_RAMPING, BreakerEvent.RAMP_DONE, BreakerState.CLOSED, BreakerCause.RAMP),
+    TransitionRow(_NOT_OPERATED, BreakerEvent.RETRY_AFTER, BreakerState.OPEN, BreakerCause.RETRY_AFTER),
+    TransitionRow(_ANY, BreakerEvent.FORCE, BreakerState.FORCED_OPEN, BreakerCause.OPERATOR),
+    TransitionRow(_ANY, BreakerEvent.DISABLE, BreakerState.DISABLED, BreakerCause.OPERATOR),
+    TransitionRow(_ANY, BreakerEvent.RESET, BreakerState.CLOSED, BreakerCause.OPERATOR),
+    TransitionRow(_ANY, BreakerEvent.METRICS_ONLY, BreakerState.CLOSED, BreakerCause.OPERATOR),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_OPEN, BreakerState.OPEN, BreakerCause.REMOTE),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_HALF_OPEN, BreakerState.HALF_OPEN, BreakerCause.REMOTE),
+    TransitionRow(_NOT_CLOSED, BreakerEvent.REMOTE_CLOSED, BreakerState.CLOSED, BreakerCause.REMOTE),
+    TransitionRow(_NOT_CLOSED, BreakerEvent.REMOTE_CLOSED_RAMP, BreakerState.RAMPING, BreakerCause.REMOTE),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_FORCE, BreakerState.FORCED_OPEN, BreakerCause.REMOTE),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_DISABLE, BreakerState.DISABLED, BreakerCause.REMOTE),
+    TransitionRow(_ANY, BreakerEvent.REMOTE_RESET, BreakerState.CLOSED, BreakerCause.REMOTE),
 )
 """All transitions, the most frequent first."""
 
-TRANSITION_EFFECTS: Final[Mapping[tuple[BreakerState, BreakerEvent], TransitionEffect]] = {
-    (state, row.event): row.effect for row in TRANSITION_ROWS for state in row.states
+TRANSITIONS: Final[Mapping[tuple[BreakerState, BreakerEvent], TransitionRow]] = {
+    (state, row.event): row for row in TRANSITION_ROWS for state in row.states
 }
 """The table as a mapping: one look-up per event."""
+
+_REMOTE_EVENTS: Final = {
+    BreakerState.OPEN: BreakerEvent.REMOTE_OPEN,
+    BreakerState.HALF_OPEN: BreakerEvent.REMOTE_HALF_OPEN,
+    BreakerState.FORCED_OPEN: BreakerEvent.REMOTE_FORCE,
+    BreakerState.DISABLED: BreakerEvent.REMOTE_DISABLE,
+}
+
+
+class BreakerStateMachine:
+    """The state of one breaker. It changes only by the transition table, and each change starts a generation.
+
+    Args:
+        name: of the guard.
+        settings: complete and validated.
+        predecessor: machine of the same guard in another process: its generation goes on, and so do the
+            commands of operators.
+    """
+
+    __slots__ = (
+        *("_pending", "_settings", "cause", "generation", "is_commanded", "metrics_only"),
+        *("name", "opened_s", "rejection_cause", "rounds", "state", "wait_s"),
+    )
+
+    def __init__(
+        self, name: str, settings: BreakerSettings, predecessor: BreakerStateMachine | None = None
+    ) -> None:
+        self.name: str = name
+        self._settings = settings
+        self._pending: list[BreakerTransition] = []
+        self.state: BreakerState = BreakerState.CLOSED
+        self.cause: BreakerCause | None = None
+        """Cause of the newest transition."""
+        self.rejection_cause: BreakerCause = BreakerCause.OPERATOR
+        """Cause of rejections while no call is admitted."""
+        self.generation: int = 0
+        self.opened_s: float | None = None
+        """Time of the newest opening; None: never opened, or closed since."""
+        self.wait_s: float
+        """Length of the newest open period in seconds."""
+        self.rounds: int = 0
+        """Consecutive openings without a closing between them, less one."""
+        self.metrics_only: bool = settings.mode is BreakerMode.METRICS_ONLY
+        """Whether calls are admitted and rejections only counted."""
+        self.is_commanded: bool = False
+        """Whether an operator opened or disabled it in this process, which only a command of one ends."""
+        if predecessor is None:
+            self.state = BreakerState.DISABLED if settings.mode is BreakerMode.DISABLED else self.state
+            return
+        self.generation = predecessor.generation + 1
+        self.metrics_only, self.is_commanded = predecessor.metrics_only, predecessor.is_commanded
+        if predecessor.state in OPERATOR_STATES:
+            self.state, self.cause = predecessor.state, predecessor.cause
+
+    def transition(
+        self, event: BreakerEvent, now: float, *, wait_s: float | None = None, rounds: int | None = None
+    ) -> bool:
+        """Apply the transition that the table has for an event.
+
+        Args:
+            event: the event.
+            now: monotonic seconds.
+            wait_s: length of this open period; None: as the settings say.
+            rounds: counted by the fleet; None: counted here.
+
+        Returns:
+            Whether the table has such a transition. A transition to the current state counts, but is not
+            published.
+        """
+        before = self.state
+        row = TRANSITIONS.get((before, event))
+        if row is None:
+            return False
+        self.state = after = row.to
+        # Already in the state of the fleet: the local cause is the more precise one.
+        is_repeated = after is before and row.cause is BreakerCause.REMOTE
+        self.cause = cause = (is_repeated and self.cause) or row.cause
+        self.generation += 1
+        if rounds is not None:
+            self.rounds = rounds
+        elif after is BreakerState.OPEN and before is not BreakerState.OPEN:
+            self.rounds = self.rounds + 1 if before in REOPENING_STATES else 0
+        if after is BreakerState.OPEN:
+            self.opened_s, self.rejection_cause = now, cause
+            self.wait_s = self._settings.wait_s(self.rounds) if wait_s is None else wait_s
+        else:
+            self.opened_s = None if after is BreakerState.CLOSED else self.opened_s
+            self.rejection_cause = BreakerCause.OPERATOR
+        if after is not before:
+            retry_s = self.wait_s if after is BreakerState.OPEN else 0.0
+            self._pending.append(
+                BreakerTransition(self.name, before, after, cause, now, self.generation, retry_s, self.rounds)
+            )
+        return True
+
+    def remote_event(self, remote: RemoteBreakerState) -> BreakerEvent:
+        """Translate a remote state into a local event.
+
+        An operator's reset closes at once, and so does the end of an operator's decision. Otherwise a process
+        closes by its own ramp.
+        """
+        if remote.state is not BreakerState.CLOSED:
+            return _REMOTE_EVENTS[remote.state]
+        if remote.cause is BreakerCause.OPERATOR or self.state in OPERATOR_STATES:
+            return BreakerEvent.REMOTE_RESET
+        return BreakerEvent.REMOTE_CLOSED_RAMP if self._settings.ramp else BreakerEvent.REMOTE_CLOSED
+
+    def remaining_s(self, now: float) -> float:
+        """Remaining seconds of the newest open period; zero or negative when it is over."""
+        opened_s = self.opened_s
+        if opened_s is None:
+            return 0.0
+        # A clock that stepped back must not lengthen the open period.
+        return self.wait_s - (now - opened_s) if now > opened_s else self.wait_s
+
+    def visible_state(self, now: float) -> BreakerState:
+        """Return the state visible to callers: an open breaker reads half-open after its open period."""
+        is_over = self.state is BreakerState.OPEN and self.remaining_s(now) <= 0.0
+        return BreakerState.HALF_OPEN if is_over else self.state
+
+    def retry_after_s(self, now: float) -> float:
+        """Return the seconds until a call may be admitted; ``open_s`` in forced_open, which has no end."""
+        if self.state is BreakerState.FORCED_OPEN:
+            return self._settings.open_s
+        return max(0.0, self.remaining_s(now)) if self.state is BreakerState.OPEN else 0.0
+
+    def drain(self) -> list[BreakerTransition]:
+        """Take the transitions that were not yet published, oldest first."""
+        pending, self._pending = self._pending, []
+        return pending
+
+
+def describe(view: BreakerView, settings: BreakerSettings, trip_ratio: str) -> Iterator[str]:
+    """Yield state and all figures of a breaker that are not zero, for logs and bug reports."""
+    state = view.machine
+    is_open, is_probing, limit = (
+        state is BreakerState.OPEN,
+        state is BreakerState.HALF_OPEN,
+        settings.max_in_flight,
+    )
+    parts = (
+        (not is_open, str(state)),
+        (is_open, f"{state} by {view.cause} {trip_ratio}".rstrip()),
+        (is_open, f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a probe"),
+        (view.metrics_only, "metrics only"),
+        (
+            is_probing,
+            f"{view.probes} in flight, {view.probe_successes}/{settings.successes_needed} succeeded",
+        ),
+        (limit and not is_probing, f"{view.in_flight}/{limit} in flight"),
+        (view.streak, f"streak {view.streak}/{settings.failures}"),
+        (
+            view.window_calls,
+            f"{view.window_failures} failed and {view.window_slow} slow of {view.window_calls}",
+        ),
+        (True, f"gen {view.generation}"),
+        (view.rounds and state is not BreakerState.CLOSED, f"round {view.rounds}"),
+        (view.stale_results, f"{view.stale_results} stale"),
+    )
+    return (text for is_shown, text in parts if is_shown)
+
+
+class _MutableRejection(GuardRejection):
+    """A `GuardRejection` that is still mutable: a frozen one takes four times as long to build."""
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+    def __init__(self) -> None:
+        pass
+
+
+def build_rejection(
+    name: str,
+    state: BreakerState,
+    cause: BreakerCause,
+    retry_after_s: float,
+    last_failure: str,
+    lease_wanted: bool = False,
+) -> GuardRejection:
+    """Build a rejection: equal to ``GuardRejection(...)`` in a third of the time.
+
+    It is most of the cost of a call while a breaker is open.
+    """
+    draft = _MutableRejection()
+    draft.name = name  # type: ignore[misc]
+    draft.state = state  # type: ignore[misc]
+    draft.cause = cause  # type: ignore[misc]
+    draft.retry_after_s = retry_after_s  # type: ignore[misc]
+    draft.last_failure = last_failure  # type: ignore[misc]
+    draft.lease_wanted = lease_wanted  # type: ignore[misc]
+    # Both classes have the same slots, so the assignment is legal and freezes the instance.
+    draft.__class__ = GuardRejection  # type: ignore[assignment]
+    return draft

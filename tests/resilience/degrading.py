@@ -15,7 +15,7 @@ from autoglm_throttle.resilience.fallback import FallbackChain
 from autoglm_throttle.resilience.feature import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, FallbackKind

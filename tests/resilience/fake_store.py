@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 

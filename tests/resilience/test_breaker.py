@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.rejections import build_rejection
+from autoglm_throttle.resilience.transitions import build_rejection
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
-from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.resilience.half_open import ProbeLease
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -28,7 +28,7 @@ WAIT = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 def leased(**rules: object) -> Breaker:
     core = opened(**rules)
-    core.fleet_position.lease_required = True
+    core.probes.lease_required = True
     return core
 
 
@@ -42,13 +42,6 @@ def test_one_caller_at_a_time_queries_the_fleet() -> None:
     assert core.allow(DUE - 5) == REQUEST, "the clock stepped back"
     assert [notified.after for notified in core.drain()] == [BreakerState.HALF_OPEN]
     assert core.view(DUE).shared
-
-
-def test_query_interval_is_configurable() -> None:
-    core = Breaker("it", BreakerSettings(failures=1), lease_request_interval_s=2.0)
-    core.fleet_position.lease_required = True
-    called(core, FAIL, BEGAN)
-    assert [core.allow(now) for now in (DUE, DUE + 1.875, DUE + 2)] == [REQUEST, WAIT, REQUEST]
 
 
 def test_granted_probe_is_a_probe() -> None:
@@ -157,7 +150,7 @@ def test_probe_is_stale_once_the_fleet_has_moved_on() -> None:
 def test_probes_are_local_while_the_fleet_is_unavailable() -> None:
     core = leased()
     assert core.allow(DUE) == REQUEST
-    core.fleet_position.lease_required = False
+    core.probes.lease_required = False
     assert core.allow(DUE) == GuardPermit(2, 1)
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
-from autoglm_throttle.resilience.store import RemoteBreakerState
-from autoglm_throttle.resilience.transitions import OPERATOR_STATES
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES, RemoteBreakerState
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -95,7 +94,7 @@ def test_results_do_not_change_an_operator_state(verb: Verb) -> None:
     state, generation = core.state(BEGAN), core.generation
     core.record(GuardPermit(generation), FAIL, BEGAN)
     core.record(GuardPermit(generation, 3), FAIL, BEGAN)
-    core.open_for(30.0, BreakerCause.RETRY_AFTER, BEGAN)
+    core.open_for(30.0, BEGAN)
     assert (core.state(BEGAN), core.generation, core.counts.stale_results) == (state, generation, 0)
     core.reset(BEGAN)
     assert core.state(BEGAN) is BreakerState.CLOSED
@@ -130,7 +129,7 @@ def test_metrics_only_admits_calls_it_would_reject() -> None:
 
 def test_metrics_only_needs_no_lease_for_probes() -> None:
     core = opened(mode=BreakerMode.METRICS_ONLY)
-    core.fleet_position.lease_required = True
+    core.probes.lease_required = True
     assert taken(core, DUE).serial == 1
     assert core.allow(DUE) is UNRECORDED_PERMIT
 
@@ -168,7 +167,7 @@ def test_a_dependency_is_believed_within_reason(
     requested_s: float, open_max_s: float | None, wait_s: float
 ) -> None:
     core = breaker(open_max_s=open_max_s, backoff=2.0)
-    core.open_for(requested_s, BreakerCause.RETRY_AFTER, BEGAN)
+    core.open_for(requested_s, BEGAN)
     (notified,) = core.drain()
     assert (notified.after, notified.cause, notified.retry_after_s) == (
         BreakerState.OPEN,
@@ -183,30 +182,30 @@ def test_a_dependency_is_believed_within_reason(
 
 def test_the_later_of_two_moments_counts() -> None:
     core = opened()
-    core.open_for(6.0, BreakerCause.RETRY_AFTER, BEGAN + 4)
+    core.open_for(6.0, BEGAN + 4)
     assert (core.generation, core.view(BEGAN + 4).cause) == (1, BreakerCause.FAILURES), (
         "it is open until then anyway"
     )
-    core.open_for(6.125, BreakerCause.RETRY_AFTER, BEGAN + 4)
+    core.open_for(6.125, BEGAN + 4)
     assert core.allow(BEGAN + 4) == GuardRejection("it", BreakerState.OPEN, BreakerCause.RETRY_AFTER, 6.125)
     assert core.drain() == [], "open it was"
-    core.open_for(3.0, BreakerCause.RETRY_AFTER, BEGAN + 40)
+    core.open_for(3.0, BEGAN + 40)
     assert core.view(BEGAN + 40).retry_after_s == 3.0
 
 
 def test_requested_retry_after_continues_the_rounds() -> None:
     core = opened(backoff=2.0)
     taken(core, DUE)
-    core.open_for(1.0, BreakerCause.RETRY_AFTER, DUE)
+    core.open_for(1.0, DUE)
     assert core.view(DUE).rounds == 1
-    core.open_for(2.0, BreakerCause.RETRY_AFTER, DUE)
+    core.open_for(2.0, DUE)
     assert core.view(DUE).rounds == 1
     called(core, FAIL, DUE + 2)
     assert core.view(DUE + 2).retry_after_s == 40.0
     core = ramping(ramp=(0.5,))
-    core.open_for(5.0, BreakerCause.SLOW_RATE, DUE)
+    core.open_for(5.0, DUE)
     view = core.view(DUE)
-    assert (view.state, view.rounds, view.cause) == (BreakerState.OPEN, 1, BreakerCause.SLOW_RATE)
+    assert (view.state, view.rounds, view.cause) == (BreakerState.OPEN, 1, BreakerCause.RETRY_AFTER)
 
 
 # Successors

@@ -15,7 +15,6 @@ from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
 from autoglm_throttle.resilience.transitions import OPERATOR_STATES
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
-    BreakerCause,
     BreakerMode,
     BreakerState,
     BreakerTransition,
@@ -88,7 +87,7 @@ class Life:
         if act == "wait":
             self.now += value
         elif act == "open_for":
-            core.open_for(value, BreakerCause.RETRY_AFTER, self.now)
+            core.open_for(value, self.now)
         elif act == "end":
             which, outcome = value
             if which < len(self.passes):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -33,7 +33,7 @@ def test_a_view_has_everything() -> None:
     core.record(late, OK, DUE)
     core.allow(DUE + 1)
     core.counts.classifier_errors = 4
-    core.fleet_position.lease_required = True
+    core.probes.lease_required = True
     assert core.view(DUE + 5) == BreakerView(
         name="it",
         state=BreakerState.OPEN,

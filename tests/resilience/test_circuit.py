@@ -15,8 +15,8 @@ import pytest
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
-from autoglm_throttle.resilience.open_period import OpenGuardRejected
-from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.outcomes import OutcomeClassifier
+from autoglm_throttle.resilience.thread_safe_breaker import OpenGuardRejected
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import (

@@ -10,7 +10,9 @@ import anyio
 import pytest
 
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,

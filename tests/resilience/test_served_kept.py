@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
-from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, GuardRejected, Outcome

@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from autoglm_throttle.resilience import feature_executor
 from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.half_open_probes import HalfOpenProbes
-from autoglm_throttle.resilience.half_open_slots import HalfOpenSlots
-from autoglm_throttle.resilience.ramp import RampUp
+from autoglm_throttle.resilience.half_open import HalfOpenProbes, RampUp
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 
 LEASE_S = 2.0
@@ -18,9 +16,13 @@ acts = st.lists(
 )
 
 
+def trials(**rules: int) -> HalfOpenProbes:
+    return HalfOpenProbes(BreakerSettings(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]  # any column
+
+
 @given(acts)
 def test_places_beside_a_list_of_them(some: list[tuple[str, int, int]]) -> None:
-    places, kept, now = HalfOpenSlots(LEASE_S), dict[int, float](), 0.0
+    places, kept, now = trials(half_open_max=9), dict[int, float](), 0.0
     for number, (act, eighths, which) in enumerate(some):
         now += eighths / 8  # a clock may step back
         if act == "take":
@@ -39,7 +41,7 @@ def test_places_beside_a_list_of_them(some: list[tuple[str, int, int]]) -> None:
 
 
 def test_no_search_while_no_lease_can_have_expired() -> None:
-    places = HalfOpenSlots(LEASE_S)
+    places = trials(half_open_max=9)
     for serial, now in enumerate((10.0, 8.0, 9.0)):
         places.acquire(serial, now)
     found = places.acquired
@@ -63,15 +65,11 @@ def test_no_search_while_no_lease_can_have_expired() -> None:
 
 
 def test_looking_takes_no_place_away() -> None:
-    places = HalfOpenSlots(LEASE_S)
+    places = trials(half_open_max=9)
     places.acquire(1, 0.0)
     assert (places.count_held(1.875), places.count_held(2.0), len(places)) == (1, 0, 1)
     assert places.release(1)
     assert not places.release(1)
-
-
-def trials(**rules: int) -> HalfOpenProbes:
-    return HalfOpenProbes(BreakerSettings(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]  # any column
 
 
 def test_without_a_threshold_a_success_keeps_its_place() -> None:

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.window import BUCKETS, CountWindow, OutcomeCounts, OutcomeWindow, TimeWindow
+from autoglm_throttle.resilience.outcomes import (
+    BUCKETS,
+    CountWindow,
+    OutcomeCounts,
+    TimeWindow,
+)
 
 results = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40)
 eighths = st.integers(0, 80).map(lambda eighth: eighth / 8)
@@ -81,7 +86,7 @@ def test_a_clock_that_steps_back_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("window", [CountWindow(3), TimeWindow(3.0)])
-def test_a_cleared_window_begins_anew(window: OutcomeWindow) -> None:
+def test_a_cleared_window_begins_anew(window: CountWindow | TimeWindow) -> None:
     for _ in range(3):
         window.add(True, True, 0.0)
     window.clear()

@@ -9,7 +9,7 @@ from autoglm_throttle.resilience.http.body import BodyObserver
 from autoglm_throttle.resilience.http.caching_rules import CacheRequest, cached_response
 from autoglm_throttle.resilience.http.feature_executor import HttpCallResult
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
-from autoglm_throttle.resilience.outcome_classifier import status_outcome
+from autoglm_throttle.resilience.outcomes import status_outcome
 from autoglm_throttle.types import GuardPermit, Outcome, TooManyRequestsMode
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events.log_event import LOGGER
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers.health import BreakerStoreHealth
 from autoglm_throttle.store.breakers.pending_query import PendingQueries, PendingQuery
 from autoglm_throttle.store.breakers.pending_writes import PendingWrites, ProbeResult, Write

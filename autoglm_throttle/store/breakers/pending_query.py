@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 
 
 class PendingQuery:

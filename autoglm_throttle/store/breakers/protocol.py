@@ -12,7 +12,8 @@ from importlib import resources
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.pending_writes import ProbeResult
 from autoglm_throttle.types import BreakerCause, BreakerState

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from autoglm_throttle._runtime.worker import JOIN_S
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.fleet_state import FleetState

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from inspect import ismethod
 
-from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers.pending_writes import OpenMessage, OperatorCommand, Write
 from autoglm_throttle.types import BreakerState
 

@@ -21,7 +21,8 @@ from autoglm_throttle.store.client import SyncClient, SyncScript
 from autoglm_throttle.types import Outcome
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+    from autoglm_throttle.resilience.half_open import ProbeLease
+    from autoglm_throttle.resilience.transitions import RemoteBreakerState
     from autoglm_throttle.store.breakers.fleet_state import FleetState
     from autoglm_throttle.store.breakers.pending_query import PendingQuery
     from autoglm_throttle.store.breakers.sync_listener import BreakerSyncListener

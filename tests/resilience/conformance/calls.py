@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,

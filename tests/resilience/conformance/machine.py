@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerCause, GuardPermit, GuardRejection
+from autoglm_throttle.types import GuardPermit, GuardRejection
 from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRunner, notified, rejection
 
 
@@ -26,7 +26,7 @@ class Machine(EventRunner):
             r"disable": lambda: breaker.disable(self.now),
             r"metrics only": lambda: breaker.metrics_only(self.now),
             r"reset": lambda: breaker.reset(self.now),
-            r"open for ([\d.]+)": lambda s: breaker.open_for(float(s), BreakerCause.RETRY_AFTER, self.now),
+            r"open for ([\d.]+)": lambda s: breaker.open_for(float(s), self.now),
             r"state": lambda: str(breaker.state(self.now)),
             r"stale": lambda: f"stale {breaker.view(self.now).stale_results}",
             r"would refuse": lambda: f"would refuse {breaker.view(self.now).would_reject}",

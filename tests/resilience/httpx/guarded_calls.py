@@ -16,7 +16,7 @@ from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.http.cache import HttpCache
 from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.outcome_classifier import OutcomeClassifier
+from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.stale_cache import StaleCache
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.testing import ManualClock

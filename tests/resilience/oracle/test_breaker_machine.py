@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.store import ProbeLease, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -206,7 +207,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def open_for(self, data: st.DataObject) -> None:
         duration_s = data.draw(st.sampled_from([0.125, 2.0, 7.0, 500.0]), "open for")
-        self.both(lambda breaker, now: breaker.open_for(duration_s, BreakerCause.RETRY_AFTER, now))
+        self.both(lambda breaker, now: breaker.open_for(duration_s, now))
         self.oracle.open_for(duration_s, BreakerCause.RETRY_AFTER, self.now)
 
     # --- the fleet ---
@@ -215,7 +216,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         on = data.draw(st.booleans(), "leased")
         self.oracle.leased = on
         for breaker in (self.breaker, self.replica):
-            breaker.fleet_position.lease_required = on
+            breaker.probes.lease_required = on
 
     def grant(self, data: st.DataObject) -> None:
         if self.oracle.effective(self.now) is not BreakerState.HALF_OPEN:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from autoglm_throttle.resilience.store import ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
 from autoglm_throttle.types import BreakerState
 from tests.store.polling import until

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.store import BreakerStore, ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers import sync_listener, sync_sender
 from autoglm_throttle.store.breakers.protocol import escape_name
 from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.resilience.store import ProbeLease, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers import health, redis_store, sync_listener, sync_sender
 from autoglm_throttle.store.breakers.redis_store import TIMEOUT_S, RedisBreakerStore
 from autoglm_throttle.store.breakers.scripts import RIGHTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.resilience.store import ProbeLease
+from autoglm_throttle.resilience.half_open import ProbeLease
 from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, Diary, watched

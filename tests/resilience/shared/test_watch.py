@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.store import RemoteBreakerState
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers.pending_writes import OpenMessage, OperatorCommand
 from autoglm_throttle.store.breakers.subscription import Subscription
 from autoglm_throttle.types import BreakerCause, BreakerState

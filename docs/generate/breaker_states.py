@@ -1,7 +1,11 @@
-"""Documentation page on the states of a breaker, generated from the transition table."""
+"""Generates the documentation page on the states of a breaker from the transition table.
+
+Run: ``python -m docs.generate.breaker_states > docs/breaker-states.md``.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -32,7 +36,7 @@ MEANINGS: Final = {
 _HEAD: Final = """\
 # States of a circuit breaker
 
-<!-- Made by `python -m autoglm_throttle.resilience > docs/breaker-states.md`; edit the table instead. -->
+<!-- Made by `python -m docs.generate.breaker_states > docs/breaker-states.md`; edit the table instead. -->
 
 Which states does a circuit breaker have, and which events change them? It guards the calls to one
 dependency. Once that fails, calls are rejected at once instead of waiting for a timeout. A few probe calls
@@ -94,7 +98,7 @@ def diagram(rows: Iterable[TransitionRow]) -> Iterator[str]:
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for start in _starts(row):
-            arrows.setdefault((start, row.effect.to), []).append(row.event)
+            arrows.setdefault((start, row.to), []).append(row.event)
     inner = {key: labels for key, labels in arrows.items() if not {_AUTOMATIC, *OPERATOR_STATES} & {*key}}
     yield "stateDiagram-v2"
     yield f"    [*] --> {BreakerState.CLOSED}"
@@ -109,9 +113,9 @@ def _starts(row: TransitionRow) -> Iterator[str]:
     if len(row.states) < len(BreakerState):
         yield from row.states
         return
-    if row.effect.to in OPERATOR_STATES:
+    if row.to in OPERATOR_STATES:
         yield _AUTOMATIC
-    yield from (state for state in OPERATOR_STATES if state is not row.effect.to)
+    yield from (state for state in OPERATOR_STATES if state is not row.to)
 
 
 def _arrows(arrows: dict[tuple[str, str], list[str]]) -> Iterator[str]:
@@ -130,8 +134,12 @@ def _table(rows: Iterable[TransitionRow]) -> Iterator[str]:
     for row in rows:
         named = ", ".join(f"`{state}`" for state in row.states)
         states = "any state" if len(row.states) == len(BreakerState) else named
-        yield f"| {row.event} | {states} | `{row.effect.to}` | `{row.effect.cause}` |"
+        yield f"| {row.event} | {states} | `{row.to}` | `{row.cause}` |"
 
 
 def _is_remote(event: BreakerEvent) -> bool:
     return event.name.startswith("REMOTE")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(states_page())

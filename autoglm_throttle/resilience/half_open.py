@@ -1,0 +1,177 @@
+"""Which calls a breaker admits on its way from open to closed: half-open probes, then a ramp."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
+
+LEASE_REQUEST_INTERVAL_S: Final = 0.05
+"""Seconds between two calls that request the fleet's lease: the default deadline of the store."""
+
+_ONE_CALL: Final = 1.0 - 1e-9
+"""Credit of one call, with tolerance: ten times 0.1 falls short of 1 by the last bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLease:
+    """The fleet's permission for one probe."""
+
+    fence: int
+    """Fencing token: above 0, and greater for newer leases."""
+    version: int
+    """Version of the state in which it was granted."""
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """Parameters of a request for a probe lease."""
+
+    half_open_max: int
+    successes_needed: int
+    limits_concurrent: bool
+    """Whether ``half_open_max`` limits concurrent probes; else it limits the probes of a round."""
+    lease_s: float
+
+
+class HalfOpenProbes:
+    """Slots of the probes of one half-open round, each with a lease, and the successes so far.
+
+    Without ``success_threshold`` a round admits ``half_open_max`` probes in total, so a success keeps its
+    slot. With it, ``half_open_max`` limits the concurrent probes. A probe with a neutral outcome returns its
+    slot in both cases. A probe that never ends loses its slot at the end of its lease.
+    """
+
+    __slots__ = (
+        *("_first_s", "_lease_s", "_limits_round", "_max_probes", "_requested_s", "_successes_needed"),
+        *("acquired", "lease_required", "successes"),
+    )
+
+    def __init__(self, settings: BreakerSettings) -> None:
+        self._lease_s = settings.lease_s
+        self._max_probes = settings.half_open_max
+        self._successes_needed = settings.successes_needed
+        self._limits_round = settings.success_threshold is None
+        self._requested_s = -math.inf
+        self.lease_required: bool = False
+        """Whether a probe needs the fleet's lease; set by the owner of the breaker."""
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self.acquired)
+
+    def clear(self) -> None:
+        """Start a new round without probes."""
+        self.acquired: dict[int, float] = {}
+        """Serial number -> time of acquisition."""
+        self.successes: int = 0
+        """Successes of this round."""
+        # Time of the oldest slot at most: until its lease expires, no search is needed.
+        self._first_s = math.inf
+
+    def acquire(self, serial: int, now: float) -> None:
+        """Give the probe ``serial`` a slot."""
+        self._first_s = min(self._first_s, now)
+        self.acquired[serial] = now
+
+    def release(self, serial: int) -> bool:
+        """Release the slot of a probe; return whether it still held one."""
+        return self.acquired.pop(serial, None) is not None
+
+    def expire(self, now: float) -> None:
+        """Release the slots with an expired lease."""
+        if now - self._first_s >= self._lease_s:
+            self.acquired = {serial: at for serial, at in self.acquired.items() if now - at < self._lease_s}
+            self._first_s = min(self.acquired.values(), default=math.inf)
+
+    def count_held(self, now: float) -> int:
+        """Return the number of leases that have not expired. Has no effects."""
+        if now - self._first_s < self._lease_s:
+            return len(self.acquired)
+        return sum(now - at < self._lease_s for at in self.acquired.values())
+
+    def is_full(self, now: float, lease_required: bool) -> bool:
+        """Whether no further probe may start here. Has no effects.
+
+        Args:
+            now: monotonic seconds.
+            lease_required: the round belongs to the fleet, and its store counts the successes.
+        """
+        held_by_successes = self.successes if self._limits_round and not lease_required else 0
+        return self.count_held(now) + held_by_successes >= self._max_probes
+
+    def record_success(self) -> bool:
+        """Record a success and return whether the round has enough."""
+        self.successes += 1
+        return self.successes >= self._successes_needed
+
+    def is_lease_request_due(self, now: float) -> bool:
+        """Whether the next call should request a lease of the fleet. Has no effects."""
+        # The lower bound treats a clock that stepped back as expired, so the lease is requested again.
+        return not 0.0 <= now - self._requested_s < LEASE_REQUEST_INTERVAL_S
+
+    def record_lease_request(self, now: float) -> None:
+        """Record that a call requests a lease."""
+        self._requested_s = now
+
+
+class RampUp:
+    """Gradual closing: a growing share of the calls is admitted, evenly spaced and deterministic.
+
+    A step is over when it has lasted ``step_s`` and one of its calls has succeeded.
+
+    Args:
+        shares: rising, each in (0, 1).
+        step_s: > 0.
+    """
+
+    __slots__ = ("_credit", "_has_success", "_shares", "_since_s", "_step", "_step_s")
+
+    def __init__(self, shares: tuple[float, ...], step_s: float) -> None:
+        self._shares = shares
+        self._step_s = step_s
+        self.start(-math.inf)
+
+    @property
+    def share(self) -> float:
+        """Admitted share of the calls in the current step."""
+        return self._shares[self._step]
+
+    def start(self, now: float) -> None:
+        """Start with the first step."""
+        self._step = 0
+        self._since_s = now
+        self._has_success = False
+        self._credit = 0.0
+
+    def record_success(self) -> None:
+        """Record that a call of this step has succeeded."""
+        self._has_success = True
+
+    def is_done(self, now: float) -> bool:
+        """Whether the next call would find the last step over. Has no effects."""
+        return self._step + 1 == len(self._shares) and self._step_is_over(now)
+
+    def would_admit(self, now: float) -> bool:
+        """Whether the next call would be admitted. Has no effects."""
+        step = self._step + self._step_is_over(now)
+        return step == len(self._shares) or self._credit + self._shares[step] >= _ONE_CALL
+
+    def admit(self, now: float) -> bool:
+        """Count a call and return whether it is admitted; the last step must not be over."""
+        if self._step_is_over(now):
+            self._step += 1
+            self._since_s = now
+            self._has_success = False
+        self._credit += self.share
+        if self._credit < _ONE_CALL:
+            return False
+        # The fraction left over stays as credit, so a share of 0.3 admits exactly 3 calls of 10.
+        self._credit -= 1.0
+        return True
+
+    def _step_is_over(self, now: float) -> bool:
+        return self._has_success and now - self._since_s >= self._step_s
