@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from autoglm_throttle.asgi.scope import Receive
+from autoglm_throttle.asgi.scope import Message, Receive
 
 BUFFER_BYTES = 65_536
 """Bytes of a body buffered while the request waits; beyond it nothing more is read until a slot is free."""
@@ -56,7 +56,7 @@ class BufferedReceive:
             return
         await anyio.sleep_forever()
 
-    def _keep(self, message: Any) -> bool:  # noqa: ANN401 - an ASGI message
+    def _keep(self, message: Message) -> bool:
         """Buffer a message; True if it is a disconnect."""
         self._buffered.append(message)
         self._buffered_bytes += PART_OVERHEAD_BYTES + len(message.get("body") or b"")
@@ -66,7 +66,7 @@ class BufferedReceive:
         )
         return is_disconnect
 
-    async def receive(self) -> Any:  # noqa: ANN401 - an ASGI message
+    async def receive(self) -> Message:
         """Return the buffered messages in order, then new ones."""
         if self._buffered:
             return self._buffered.popleft()
@@ -78,7 +78,7 @@ class BufferedReceive:
             self._pending.add_done_callback(_consume_result)
             self._pending.cancel()
 
-    async def _receive_part(self) -> Any:  # noqa: ANN401 - an ASGI message
+    async def _receive_part(self) -> Message:
         """Receive one message; if the caller is cancelled, the next caller gets it."""
         if self._pending is None:
             try:
@@ -173,7 +173,7 @@ class BegunCall:
         self._coroutine.close()
 
 
-async def _wait(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - a message of the server
+async def _wait(awaitable: Awaitable[Message]) -> Message:
     return await awaitable
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import BUFFER_BYTES, DISCONNECTS, BegunCall, BufferedReceive
-from autoglm_throttle.asgi.scope import Receive
+from autoglm_throttle.asgi.scope import Message, Receive
 from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedSlot
 
 _DISCONNECT = {"type": "http.disconnect"}
@@ -64,7 +64,7 @@ class RequestBody(BufferedReceive):
                 break
             call = BegunCall(self._receive())
 
-    async def _blocked(self, call: BegunCall) -> Any:  # noqa: ANN401 - an ASGI message
+    async def _blocked(self, call: BegunCall) -> Message:
         """Wait for a part; beside too many other bodies only until the next scan: a complete body passes."""
         watch = self._watch
         is_over = watch.bodies >= watch.paused_max
@@ -93,7 +93,7 @@ class RequestBody(BufferedReceive):
         """Leave the pauses to the response, which has begun before the body is complete."""
         self._watched.permit = None
 
-    async def receive(self) -> Any:  # noqa: ANN401 - an ASGI message
+    async def receive(self) -> Message:
         """Return the buffered messages in order, then new ones; a disconnect after a timeout."""
         if self.timed_out:
             return _DISCONNECT
@@ -111,7 +111,7 @@ class RequestBody(BufferedReceive):
         self._is_complete = not message.get("more_body")
         return message
 
-    def _keep(self, message: Any) -> bool:  # noqa: ANN401 - an ASGI message
+    def _keep(self, message: Message) -> bool:
         self._watched.add_bytes(len(message.get("body") or b""))
         return super()._keep(message)
 
@@ -126,7 +126,7 @@ class CompleteBody:
 
     __slots__ = ("_message", "_receive")
 
-    def __init__(self, message: Any, receive: Receive) -> None:  # noqa: ANN401 - an ASGI message
+    def __init__(self, message: Message, receive: Receive) -> None:
         self._message = message
         self._receive = receive
 
@@ -139,10 +139,10 @@ class CompleteBody:
         return _given(message)
 
 
-def is_complete(message: Any) -> bool:  # noqa: ANN401 - an ASGI message
+def is_complete(message: Message) -> bool:
     """Whether a message is a whole body."""
     return message["type"] == "http.request" and not message.get("more_body")
 
 
-async def _given(message: Any) -> Any:  # noqa: ANN401 - an ASGI message
+async def _given(message: Message) -> Message:
     return message

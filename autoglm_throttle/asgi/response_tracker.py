@@ -179,7 +179,7 @@ async def degraded_header(app: App, scope: Scope, receive: Receive, send: Send) 
     notes: list[DegradedAnswer] = []
     outer = degraded_answers.get()
 
-    def send_with_field(message: Any) -> Awaitable[None]:  # noqa: ANN401 - an ASGI message
+    def send_with_field(message: Message) -> Awaitable[None]:
         if notes and message["type"] == "http.response.start":
             message = _with_degraded_field(message, notes)
         return send(message)

@@ -9,7 +9,7 @@ import math
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
@@ -18,7 +18,7 @@ from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import BegunCall
-from autoglm_throttle.asgi.scope import Receive, Send
+from autoglm_throttle.asgi.scope import Message, Receive, Send
 from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
 from autoglm_throttle.limiting.work_class import PAUSED
 from autoglm_throttle.throttle import Throttle
@@ -264,7 +264,7 @@ class WatchedSlot:
                 if self._changes != changes:  # the app works again, and may have come before the pause
                     permit.resume()
 
-    async def blocked(self, call: BegunCall, *, at_once: bool = False) -> Any:  # noqa: ANN401 - a message of the server
+    async def blocked(self, call: BegunCall, *, at_once: bool = False) -> Message:
         """Wait for a call that blocks, without the slot if it takes long.
 
         Args:
@@ -289,7 +289,7 @@ class WatchedSlot:
             self._expire = None
             self.work()
 
-    async def _until_expired(self, call: BegunCall) -> Any:  # noqa: ANN401 - a message of the server
+    async def _until_expired(self, call: BegunCall) -> Message:
         loop = asyncio._get_running_loop()  # noqa: SLF001 - public in asyncio.events
         if loop is None:
             from trio.lowlevel import current_trio_token
@@ -336,7 +336,7 @@ class WatchedStream(WatchedSlot):
         if may_be_idle:  # a long prefill has sent nothing yet
             self.wait(watch.clock() + max(watch.idle_s, HEAD_OBJECTIVES * watch.objective_s(permit)))
 
-    async def send(self, send: Send, message: Any, size: int) -> None:  # noqa: ANN401 - an ASGI message
+    async def send(self, send: Send, message: Message, size: int) -> None:
         """Send a part.
 
         Args:
@@ -379,12 +379,12 @@ class WatchedStream(WatchedSlot):
         """Return the functions of a websocket, which is idle while neither side sends."""
         self._touch()
 
-        async def receive_message() -> Any:  # noqa: ANN401 - an ASGI message
+        async def receive_message() -> Message:
             message = await receive()
             self._touch()
             return message
 
-        async def send_message(message: Any) -> None:  # noqa: ANN401 - an ASGI message
+        async def send_message(message: Message) -> None:
             self._touch()
             await send(message)
             self._touch()
