@@ -30,7 +30,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [320, 400, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_silent_and_readable(
     browser: Chromium, page: Path, scheme: Literal["light", "dark"], width: int
@@ -63,7 +63,7 @@ def test_every_plot_has_a_name_and_every_part_a_heading(browser: Chromium, page:
 )
 def test_a_page_with_a_fault_is_found_out(browser: Chromium, tmp_path: Path, fault: str, told: str) -> None:
     path = tmp_path / "faulty.html"
-    path.write_text(render(document()).replace("</main>", f"{fault}</main>"), encoding="utf-8")
+    path.write_text(render(document()).replace("</body>", f"{fault}</body>"), encoding="utf-8")
     browser.open(path)
     found = visible_text.faults(browser, path.as_uri())
     assert any(re.search(told, one) for one in found), found

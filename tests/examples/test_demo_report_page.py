@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -15,6 +14,7 @@ from autoglm_throttle.traffic.result import Result, RunCost
 from autoglm_throttle.types import Policy
 from examples.demo import report_page, scenario
 from examples.demo.command import check_writable
+from tests.traffic.page.drawn_page import shown
 from tests.traffic.test_trace import synthetic, written
 
 STATE = {
@@ -37,8 +37,7 @@ def played(of: scenario.Scenario, ending: RequestResult = RequestResult.OK) -> R
 
 
 def texts(page: str, path: str) -> list[str]:
-    tree = ElementTree.fromstring(page.partition("\n")[2])
-    return ["".join(element.itertext()) for element in tree.iterfind(path)]
+    return ["".join(element.itertext()) for element in shown(page).iterfind(path)]
 
 
 def test_throttle_state_becomes_a_sample() -> None:

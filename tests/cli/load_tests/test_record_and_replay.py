@@ -12,6 +12,7 @@ from autoglm_throttle.traffic.record.recording_header import RecordingHeader, Re
 from autoglm_throttle.traffic.report import dumps, make
 from tests.cli.load_tests.conftest import Run, Start
 from tests.servers.server import Server
+from tests.traffic.page.drawn_page import shown
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 pytestmark = pytest.mark.xdist_group("load")
@@ -107,7 +108,9 @@ def test_replay_with_other_outcomes_fails_its_check(service: Server, run: Run, t
     assert done.out.splitlines()[1] == "failed: --check 50.00%"
     verdict = json.loads(Path("r.json").read_text())["verdict"]
     assert (verdict["status"], [one["holds"] for one in verdict["objectives"]]) == (1, [False])
-    assert 'class="verdict bad"' in Path("r.html").read_text()
+    assert [part.get("class") for part in shown(Path("r.html").read_text()).iter("section")] == [
+        "verdict bad"
+    ]
     assert "20 of 20 requests (100.00 %) had a different outcome" in done.out
     assert run("replay", path, url, "--quiet", "--check", "1").status == 0
 

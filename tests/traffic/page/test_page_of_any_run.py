@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.report import Objectives, RunInfo, make
-from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.request_log import RequestLog
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
 from autoglm_throttle.types import Priority
+from tests.traffic.page.drawn_page import drawn
 
 LEVELS = st.builds(
     LoadLevel, st.sampled_from([0.5, 3.0, 40.0]), st.sampled_from([0.4, 1.0, 2.5]), st.text(max_size=5)
@@ -58,11 +56,10 @@ def test_page_of_any_run_is_well_formed_with_finite_numbers(
     levels: list[LoadLevel], data: st.DataObject
 ) -> None:
     facts = RunInfo(title="any", shape="any", objectives=Objectives.parse("p99.mid<1s,error<=0%"))
-    text = render(make(played(LoadShape(levels), data), facts))
-    page = ElementTree.fromstring(text.partition("\n")[2])
-    drawn = [one.get("d") or "" for one in page.iter("path")]
-    assert not any(word in path for path in drawn for word in ("nan", "inf", "e"))
-    for path in drawn:
+    page = drawn(make(played(LoadShape(levels), data), facts))
+    paths = [one.get("d") or "" for one in page.iter("path")]
+    assert not any(word in path for path in paths for word in ("NaN", "Infinity", "e"))
+    for path in paths:
         places = [
             float(word)
             for word in path.replace("h0", "").replace("Z", "").replace("M", " ").replace("L", " ").split()
@@ -79,4 +76,5 @@ def test_the_rate_sent_is_that_of_the_time_of_sending() -> None:
         else:
             sheet.skip(index)
     result = Result(RequestSource(made), sheet, RunCost(elapsed_s=3.0, stopped_s=2.0), aborted=True)
-    assert "10/s on average" in render(make(result, RunInfo(title="stopped", shape="fixed")))
+    page = drawn(make(result, RunInfo(title="stopped", shape="fixed")))
+    assert "10/s on average" in [one.text for one in page.iter("dd")]

@@ -1,7 +1,12 @@
-"""The page of a report, read as XML."""
+"""The page of a report, read as XML after its script ran."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import math
+import re
 from copy import deepcopy
 from functools import cache
 from xml.etree import ElementTree
@@ -11,24 +16,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.report.page import render
-from autoglm_throttle.traffic.report.page.latencies import slower
-from autoglm_throttle.traffic.report.page.requests import RESULT_NAMES
 from autoglm_throttle.traffic.report.schema import Document
+from tests.traffic.page.drawn_page import drawn, parts
 from tests.traffic.page.sample_document import document, tally, times
 
 MADE_UP = document()
 
 
-def read(report: Document) -> ElementTree.Element:
-    """The page as a tree; it is well-formed XML as well as HTML."""
-    kind, _, rest = render(report).partition("\n")
-    assert kind == "<!DOCTYPE html>"
-    return ElementTree.fromstring(rest)
+RESULT_NAMES = {
+    "ok": "served",
+    "degraded": "served by a fallback",
+    "limited": "limited (429)",
+    "shed": "shed (503)",
+    "dropped": "dropped by the generator",
+}
 
 
 @cache
 def made_up_page() -> ElementTree.Element:
-    return read(MADE_UP)
+    return drawn(MADE_UP)
 
 
 def texts(page: ElementTree.Element, path: str) -> list[str]:
@@ -70,7 +76,7 @@ def test_verdict_and_failed_objectives_come_first() -> None:
 
 
 def test_sentences_stand_below_the_verdict() -> None:
-    page = ElementTree.fromstring(render(MADE_UP, ["It rained < always.", "Then not."]).partition("\n")[2])
+    page = drawn(MADE_UP, ["It rained < always.", "Then not."])
     assert texts(page, "body/main/p[@class='sentence']") == ["It rained < always.", "Then not."]
 
 
@@ -97,7 +103,7 @@ REPLAYED = {
 
 
 def test_replay_is_compared_with_its_recording() -> None:
-    page = read(changed(replay=REPLAYED))
+    page = drawn(changed(replay=REPLAYED))
     assert texts(page, "body/main/p[@class='sentence']") == [
         "2.5 % of 400 requests had a different outcome, counted by second; 14 one by one."
     ]
@@ -110,7 +116,7 @@ def test_replay_is_compared_with_its_recording() -> None:
     ]
     worst = ["7 s", "40", "10", "40 admitted 200", "30 admitted 200, 10 shed 503"]
     assert table(page, "The most different seconds")[1:] == [worst]
-    alike = read(changed(replay=REPLAYED | {"seconds": []}))
+    alike = drawn(changed(replay=REPLAYED | {"seconds": []}))
     assert "The most different seconds" not in texts(alike, ".//caption")
 
 
@@ -125,7 +131,7 @@ def test_replay_is_compared_with_its_recording() -> None:
 def test_each_exit_status_has_its_css_class(
     status: int, text: str, caveats: list[str], look: str, told: list[str]
 ) -> None:
-    page = read(changed(verdict__status=status, verdict__text=text, verdict__caveats=caveats))
+    page = drawn(changed(verdict__status=status, verdict__text=text, verdict__caveats=caveats))
     section = page.find("body/main/section")
     assert section is not None
     assert section.attrib["class"] == f"verdict {look}"
@@ -140,28 +146,50 @@ def look_of(page: ElementTree.Element) -> str:
 
 def test_failed_run_without_objectives_looks_bad() -> None:
     text = "failed: 0 of 5 requests succeeded (5 x 404): check the URL and the method"
-    page = read(changed(verdict__status=1, verdict__text=text, verdict__objectives=[]))
+    page = drawn(changed(verdict__status=1, verdict__text=text, verdict__objectives=[]))
     assert look_of(page) == "verdict bad"
     assert texts(page, "body/main/section/p") == [f"Failed{text.removeprefix('failed: ')}"]
 
 
 def test_without_objectives_a_run_is_measured_and_nothing_else() -> None:
-    page = read(changed(verdict__status=0, verdict__text="done", verdict__objectives=[]))
+    page = drawn(changed(verdict__status=0, verdict__text="done", verdict__objectives=[]))
     assert texts(page, "body/main/section/p") == ["Measureddone"]
     assert look_of(page) == "verdict neutral", "without objectives nothing can be good"
     assert "objective" not in "".join(texts(page, "body/main/section"))
 
 
-def test_nothing_is_loaded_and_nothing_runs() -> None:
+def test_nothing_is_loaded_and_only_the_own_script_runs() -> None:
     page = made_up_page()
-    metas = [meta.attrib for meta in page.iterfind("head/meta")]
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    assert {"http-equiv": "Content-Security-Policy", "content": policy} in metas
+    policies = [meta.get("content", "") for meta in page.iterfind("head/meta") if meta.get("http-equiv")]
+    _, _, script = parts(render(MADE_UP))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policies == [f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"]
     names = {element.tag for element in page.iter()}
-    assert names.isdisjoint({"script", "img", "link", "iframe", "object", "embed", "a", "image", "use"})
+    assert names.isdisjoint({"img", "link", "iframe", "object", "embed", "a", "image", "use"})
     assert not any(key in element.attrib for element in page.iter() for key in ("src", "href", "onload"))
     assert "url(" not in render(MADE_UP)
     assert "@import" not in render(MADE_UP)
+    assert not {"fetch", "XMLHttpRequest", "WebSocket", "import", "eval"} & set(re.findall(r"\w+", script))
+
+
+def test_report_inside_the_page_can_be_read_back() -> None:
+    hostile = changed(title="</script><!--<script>", load__shape="\u2028\ud800")
+    page = render(hostile)
+    markup, report, _ = parts(page)
+    assert "<" not in report
+    assert json.loads(report) == {**hostile, "sentences": []}
+    assert "&lt;/script&gt;&lt;!--&lt;script&gt;</title>" in markup
+    assert texts(drawn(hostile), "body/main/header/h1") == ["</script><!--<script>"]
+
+
+def test_page_without_scripts_says_how_to_read_the_report() -> None:
+    markup, _, _ = parts(render(MADE_UP))
+    assert "<main><noscript>A script of this page draws the report" in markup
+
+
+def test_number_that_json_cannot_hold_is_an_error() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        render(changed(replay={"differ": math.nan}))
 
 
 def test_every_plot_has_a_name_a_sentence_and_its_numbers() -> None:
@@ -225,7 +253,7 @@ def test_requests_without_a_response_are_listed_by_result() -> None:
     report["priorities"]["mid"]["reasons"] = {}
     report["priorities"]["low"]["reasons"] = {"": 7}
     report["totals"]["reasons"] = {"": 7}
-    page = read(report)
+    page = drawn(report)
     assert table(page, "Statuses of the answers")[-2:] == [["none: timeout", "3"], ["none: dropped", "4"]]
     assert table(page, "Why requests were rejected") == [["reason", "low", "all"], ["not given", "7", "7"]]
 
@@ -234,28 +262,28 @@ def test_reasons_are_omitted_without_rejections() -> None:
     report = changed()
     for part in report["priorities"].values():
         part["reasons"] = {}
-    assert "Why requests were rejected" not in texts(read(report), ".//caption")
+    assert "Why requests were rejected" not in texts(drawn(report), ".//caption")
 
 
 def test_single_kind_and_segment_have_no_table_and_mark() -> None:
     report = changed()
     report["requests"] = report["requests"][:1]
     report["segments"] = report["segments"][:1]
-    page = read(report)
+    page = drawn(report)
     assert "Kinds of requests" not in texts(page, ".//caption")
     assert list(page.iter("line"))
     assert not [one for one in page.iter("line") if one.get("class") == "band"]
 
 
 def test_service_plots_need_monitoring() -> None:
-    titles = texts(read(changed(watched=[])), ".//figure/figcaption/h3")
+    titles = texts(drawn(changed(watched=[])), ".//figure/figcaption/h3")
     assert "Throttle and GPU" not in titles
     assert len(titles) == 9
 
 
 def test_missing_samples_are_gaps() -> None:
     looks = [{"t_s": 0.0, "cpu_share": 0.5}, {"t_s": 1.0}, {"t_s": 62.0, "cpu_share": 0.75, "rss_bytes": 3e9}]
-    page = read(changed(watched=looks))
+    page = drawn(changed(watched=looks))
     assert table(page, "CPU of the service")[1:] == [["0.0 s", "50 %"], ["1.0 s", "–"], ["62.0 s", "75 %"]]
     assert table(page, "Memory of the service")[-1] == ["62.0 s", "2.79 GiB"]
     summary = texts(page, ".//figure/figcaption/p")
@@ -266,7 +294,7 @@ def test_segment_labels_are_omitted_where_they_do_not_fit() -> None:
     report = changed()
     for part, name in zip(report["segments"], ("x" * 200, "y" * 15, "z" * 7, "2x", "5x", "end"), strict=True):
         part["name"] = name
-    page = read(report)
+    page = drawn(report)
     looks = {one.text: one.get("class") for one in page.iter("text") if one.text}
     assert "x" * 200 not in looks
     assert (looks["y" * 15], looks["z" * 7], looks["2x"]) == ("mark vast", "mark roomy", "mark")
@@ -279,14 +307,14 @@ def test_long_run_is_drawn_in_longer_steps() -> None:
         for name, column in part.items():
             if isinstance(column, list):
                 part[name] = column * 10  # type: ignore[literal-required]
-    page = read(report)
+    page = drawn(report)
     assert texts(page, "body/main/p[@class='note']")[0].startswith("Each step is 3 s")
     assert len(table(page, "Latency, by second")) == 201
 
 
 def test_a_run_in_which_nothing_was_sent_has_no_plots() -> None:
     report = changed(totals=tally((0, 0, 0, 0), 1.0), load__duration_s=0.0, load__loop="closed")
-    page = read(report)
+    page = drawn(report)
     assert not list(page.iter("figure"))
     assert "Sent0– on average" in texts(page, ".//dl/div")
     assert any("users waited" in text for text in texts(page, ".//dl/div"))
@@ -295,7 +323,7 @@ def test_a_run_in_which_nothing_was_sent_has_no_plots() -> None:
 def test_empty_priority_is_omitted_and_unsent_one_is_noted() -> None:
     report = changed(priorities__mid=tally((0, 0, 0, 0), 1.0))
     report["priorities"]["low"]["unsent"] = report["priorities"]["low"]["planned"]
-    page = read(report)
+    page = drawn(report)
     titles = texts(page, ".//figure/figcaption/h3")
     assert "Priority mid" not in titles
     assert "– of 0 requests were served." in texts(page, ".//figure/figcaption/p")
@@ -307,14 +335,14 @@ def test_summary_of_a_run_without_rejections() -> None:
     assert summaries[0] == (
         "At most 850/s were offered; in the worst second 630 were rejected, and none failed."
     )
-    calm = texts(read(report), ".//figure/figcaption/p")
+    calm = texts(drawn(report), ".//figure/figcaption/p")
     assert calm[0] == "At most 850/s were offered; none was rejected, and none failed."
     report["seconds"]["failed"] = [7] + [0] * 59
-    assert texts(read(report), ".//figure/figcaption/p")[0].endswith("none was rejected, and 7 failed.")
+    assert texts(drawn(report), ".//figure/figcaption/p")[0].endswith("none was rejected, and 7 failed.")
 
 
 def test_dropped_requests_are_stacked_and_counted_as_failed() -> None:
-    page = read(changed(seconds__dropped=[40] + [0] * 59))
+    page = drawn(changed(seconds__dropped=[40] + [0] * 59))
     assert texts(page, ".//figure/figcaption/p")[0].endswith(", and 40 failed.")
     rows = table(page, "Requests by outcome")
     assert (rows[0][-1], rows[1][-1]) == (RESULT_NAMES["dropped"], "40/s")
@@ -328,14 +356,14 @@ def test_run_without_served_requests_is_noted() -> None:
     for name in report["priorities"]:
         report["priorities"][name]["response"] = times(0.1, 0)
         seconds["priorities"][name]["p95_s"] = nothing
-    summaries = texts(read(report), ".//figure/figcaption/p")
+    summaries = texts(drawn(report), ".//figure/figcaption/p")
     assert "Nothing was served." in summaries
     assert "The share of the served that took longer. Beyond their limit: none." in summaries
 
 
 def test_a_priority_without_a_limit_is_never_late() -> None:
     report = changed(load__limits_s={"high": 0.5})
-    assert any("limit: high 3.8" in one for one in texts(read(report), ".//figure/figcaption/p"))
+    assert any("limit: high 3.8" in one for one in texts(drawn(report), ".//figure/figcaption/p"))
 
 
 SMALL = changed(totals__planned=0, segments=deepcopy(MADE_UP["segments"][:1]))
@@ -348,23 +376,16 @@ def test_no_name_in_a_report_becomes_markup(name: str) -> None:
     report["title"] = report["load"]["shape"] = report["about"]["command"] = name
     report["segments"][0]["name"] = report["requests"][0]["label"] = name
     report["totals"]["reasons"] = {name: 1}
-    page = read(report)
+    page = drawn(report)
     assert {element.tag for element in page.iter()} == {
         *("html", "head", "meta", "title", "style", "body", "main", "header", "h1", "h2", "p", "section"),
         *("strong", "div", "table", "caption", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd"),
     }
 
 
-def test_the_share_that_took_longer_falls_from_all_to_one() -> None:
-    spread = times(0.1, 0)
-    spread["count"], spread["histogram"] = 4, [[0, 1], [2000, 2], [8000, 1]]
-    points = slower(spread)
-    assert points == [(1e-4, 1.0), (1e-4, 0.75), (0.002, 0.75), (0.002, 0.25), (0.008, 0.25), (0.008, 0.25)]
-
-
 def test_monitoring_without_a_gpu_has_no_gpu_plot() -> None:
     looks = [{"t_s": float(second), "factor_ratio": 1.0, "rss_bytes": 8e7} for second in range(3)]
-    page = read(changed(watched=looks))
+    page = drawn(changed(watched=looks))
     titles = texts(page, ".//figure/figcaption/h3")
     assert "Throttle" in titles
     assert "Throttle and GPU" not in titles
@@ -373,12 +394,12 @@ def test_monitoring_without_a_gpu_has_no_gpu_plot() -> None:
 
 def test_a_closed_loop_is_marked_at_the_top() -> None:
     assert texts(made_up_page(), "body/main/header/p")[0].endswith("; open loop")
-    (said,) = texts(read(changed(load__loop="closed")), "body/main/header/p")
+    (said,) = texts(drawn(changed(load__loop="closed")), "body/main/header/p")
     assert said.endswith("; closed loop: users wait for their answers")
 
 
 def test_names_of_run_details_are_unique() -> None:
-    page = read(changed(about={"loop": "uvloop"}, generator__processes=1))
+    page = drawn(changed(about={"loop": "uvloop"}, generator__processes=1))
     names = texts(page, ".//dl[@class='details']/div/dt")
     assert len(names) == len(set(names))
     assert {"Loop", "Event loop"} <= set(names)
@@ -387,11 +408,11 @@ def test_names_of_run_details_are_unique() -> None:
 
 def test_request_kinds_list_their_first_byte() -> None:
     part = MADE_UP["requests"][0]
-    heads = table(read(changed(requests=[part, part])), "Kinds of requests")[0]
+    heads = table(drawn(changed(requests=[part, part])), "Kinds of requests")[0]
     assert heads[-1] == "first byte p99"
 
 
 def test_one_error_is_one_request() -> None:
     classes = {name: int(name == "timeout") for name in MADE_UP["totals"]["classes"]}
-    page = read(changed(totals__classes=classes))
+    page = drawn(changed(totals__classes=classes))
     assert "1 request" in texts(page, ".//dl[@class='figures']/div/dd")
