@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-OPTIONAL = ("fastapi", "httptools", "httpx", "prometheus_client", "pynvml", "redis", "uvicorn")
+OPTIONAL = ("fastapi", "httptools", "httpx", "prometheus_client", "psutil", "pynvml", "redis", "uvicorn")
 """Packages of extras and of peers: a user who has not asked for one must not pay for it, or need it."""
 
 DEPENDENCIES = (

@@ -23,7 +23,7 @@ from autoglm_throttle.traffic.plan import (
     parse_mix,
     parse_shape,
 )
-from autoglm_throttle.traffic.watch import Probe
+from autoglm_throttle.traffic.probes import Probe
 
 TRIAL_S: Final = 10.0
 """Length of each trial of a search: enough for queues to fill up; ten trials take two minutes."""

@@ -8,7 +8,7 @@ from typing import Final
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.traffic.watch import ProbeTargetLostError
+from autoglm_throttle.traffic.probes import ProbeTargetLostError
 from autoglm_throttle.types import GpuProvider, GpuSample
 
 

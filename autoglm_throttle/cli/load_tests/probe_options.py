@@ -10,7 +10,7 @@ from autoglm_throttle.cli.load_tests.option import Option
 from autoglm_throttle.cli.load_tests.problems import ProblemList
 from autoglm_throttle.cli.load_tests.send_options import whole_number
 from autoglm_throttle.settings.problems import masked_url
-from autoglm_throttle.traffic.watch import MetricsProbe, Probe, ProcessProbe
+from autoglm_throttle.traffic.probes import MetricsProbe, Probe, ProcessProbe
 
 OPTIONS: Final = (
     Option(

@@ -16,9 +16,9 @@ from autoglm_throttle.cli.load_tests.request_options import above_zero
 from autoglm_throttle.cli.load_tests.send_options import SendOptions, time_s, whole_number
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import parse_duration, parse_number
+from autoglm_throttle.traffic.probes import Probe
 from autoglm_throttle.traffic.replay import Fill, Selection
 from autoglm_throttle.traffic.report.schema import KIND
-from autoglm_throttle.traffic.watch import Probe
 
 PLAYBACK_OPTIONS: Final = (
     Option("--speed", "X", "speed factor (default: 1)"),

@@ -12,10 +12,10 @@ from autoglm_throttle.cli.load_tests.send_options import SendOptions
 from autoglm_throttle.cli.load_tests.signal_guard import SignalGuard
 from autoglm_throttle.cli.output import to_stderr
 from autoglm_throttle.traffic.generator import Observer, UserSchedule, launch
+from autoglm_throttle.traffic.probes import Probe, Prober
 from autoglm_throttle.traffic.report import ProgressLine
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.watch import Probe, Prober
 
 
 class Display:

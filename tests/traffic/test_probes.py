@@ -11,165 +11,133 @@ import threading
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.exposition import Series
 from autoglm_throttle.observe.metrics import METRICS
+from autoglm_throttle.traffic import probes
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.watch import MetricsProbe, Probe, Prober, ProbeTargetLostError, ProcessProbe
-from autoglm_throttle.traffic.watch import metrics as metrics_page
-from autoglm_throttle.traffic.watch.process import (
-    CHILD_SEARCH_SAMPLES,
-    PROC,
-    ProcessTable,
-    Usage,
-    descendants,
-    parse_ps,
-    parse_stat,
-    read_proc,
-    read_ps,
+from autoglm_throttle.traffic.probes import (
+    MetricsProbe,
+    Probe,
+    Prober,
+    ProbeTargetLostError,
+    ProcessProbe,
+    numbers,
 )
 from autoglm_throttle.types import ProviderUnavailable
 
 WAIT_S = 60.0
-STAT = "77 (a (b) c) S 1 77 77 0 -1 4194560 9 8 7 6 250 50 3 2 20 0 5 0 12345 1000000 512 1844"
 
 
-def test_stat_line_is_parsed() -> None:
-    usage = parse_stat(STAT, 100, 4096)
-    assert usage == Usage(77, 1, "12345", 3.0, 512 * 4096)
+HELD_BYTES = 50_000_000
 
-
-@pytest.mark.parametrize("state", ["Z", "X"])
-def test_a_process_that_has_ended_uses_nothing(state: str) -> None:
-    assert parse_stat(STAT.replace(") S ", f") {state} "), 100, 4096) is None
-
-
-@pytest.mark.parametrize("text", ["", "77 (x) S 1", "nonsense"])
-def test_malformed_stat_line_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match="stat"):
-        parse_stat(text, 100, 4096)
-
-
-def test_ps_output_is_parsed() -> None:
-    found = parse_ps("  77     1  2048   0:03.52 S\n 78 77 1024 1-02:03:04 R+\n 79 77 0 00:00:00 Z+\n\n")
-    assert found == {
-        77: Usage(77, 1, "", 3.52, 2048 * 1024),
-        78: Usage(78, 77, "", 93_784.0, 1024 * 1024),
-    }
-
-
-BUSY = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "held = bytearray(50_000_000); print(flush=True); input()"],
-    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-child.stdout.readline()
+PARENT = f"""
+import subprocess, sys
+child = "held = bytearray({HELD_BYTES}); print(flush=True); input()"
+workers = []
 print(flush=True)
-sys.stdin.readline()
+for line in sys.stdin:
+    if line.strip() == "start":
+        workers.append(subprocess.Popen(
+            [sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        workers[-1].stdout.readline()
+    elif line.strip() == "stop":
+        workers[-1].communicate(b"end")
+    print(flush=True)
 """
 
 
+class Family:
+    """A process that starts and stops children that hold 50 MB each; all end with its input."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._read()
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        self._read()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.process.stdout.readline()
+
+
 @pytest.fixture
-def busy() -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a child that holds 50 MB; both end with its input."""
-    with subprocess.Popen(
-        [sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process
-        process.kill()
+def family() -> Iterator[Family]:
+    made = Family()
+    with made.process:
+        yield made
+        made.process.kill()
 
 
-@pytest.mark.parametrize("read", [read_proc, read_ps])
-def test_a_real_process_with_its_child(read: object, busy: subprocess.Popen[bytes]) -> None:
-    if read is read_proc and not PROC.exists():
-        read = read_ps
-    look = ProcessProbe(busy.pid, read)  # type: ignore[arg-type]
-    first = look.sample(1.0)
-    assert 55_000_000 < first["rss_bytes"] < 500_000_000
+def test_a_real_process_with_its_child(family: Family) -> None:
+    family.tell("start")
+    probe = ProcessProbe(family.process.pid)
+    first = probe.sample(1.0)
+    assert HELD_BYTES < first["rss_bytes"] < 10 * HELD_BYTES
     assert "cpu_share" not in first
-    assert 0.0 <= look.sample(2.0)["cpu_share"] < 1.0
-    busy.kill()
-    busy.wait(WAIT_S)
-    with pytest.raises(ProbeTargetLostError, match=f"process {busy.pid} has ended"):
-        look.sample(3.0)
+    assert 0.0 <= probe.sample(2.0)["cpu_share"] < 1.0
+    family.process.kill()
+    family.process.wait(WAIT_S)
+    with pytest.raises(ProbeTargetLostError, match=f"process {family.process.pid} has ended"):
+        probe.sample(3.0)
+
+
+def test_process_that_ended_and_was_not_waited_for_is_lost(family: Family) -> None:
+    probe = ProcessProbe(family.process.pid)
+    family.process.kill()
+    deadline_s = time.monotonic() + WAIT_S
+    while psutil.Process(family.process.pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    with pytest.raises(ProbeTargetLostError):
+        probe.sample(1.0)
+
+
+def test_workers_that_come_and_go(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "CHILD_SEARCH_SAMPLES", 2)
+    probe = ProcessProbe(family.process.pid)
+    alone = probe.sample(0.0)["rss_bytes"]
+    family.tell("start")
+    assert probe.sample(1.0)["rss_bytes"] < alone + HELD_BYTES  # searched for in every second sample
+    assert probe.sample(2.0)["rss_bytes"] > alone + HELD_BYTES
+    assert probe.sample(3.0)["cpu_share"] < 0.5  # the work of a new worker before its first sample is unknown
+    family.tell("stop")
+    assert probe.sample(4.0)["rss_bytes"] < alone + HELD_BYTES
 
 
 def test_our_own_work_is_seen() -> None:
-    look = ProcessProbe(os.getpid())
-    look.sample(0.0)
+    probe = ProcessProbe(os.getpid())
+    probe.sample(0.0)
     until_s = time.process_time() + 0.2
     while time.process_time() < until_s:
         pass
-    assert look.sample(1.0)["cpu_share"] >= 0.15
+    assert probe.sample(1.0)["cpu_share"] >= 0.15
 
 
 def test_a_process_that_is_not_there_cannot_be_watched() -> None:
-    with pytest.raises(TrafficError, match="there is no process 0 to watch"):
-        ProcessProbe(0, lambda pids: {})
+    with pytest.raises(TrafficError, match="there is no process 4999999 to watch"):
+        ProcessProbe(4_999_999)
 
 
-def _usage(pid: int, cpu_s: float, *, parent: int = 1, born: str = "1") -> Usage:
-    return Usage(pid, parent, born, cpu_s, 100)
-
-
-def _scripted(*tables: list[Usage]) -> ProcessProbe:
-    script = iter([{usage.pid: usage for usage in table} for table in tables])
-    return ProcessProbe(7, lambda pids: next(script))
-
-
-def test_reused_process_id_is_not_monitored() -> None:
-    look = _scripted([_usage(7, 1.0)], [_usage(7, 0.5, born="2")])
+def test_reused_process_id_is_not_monitored(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = ProcessProbe(family.process.pid)
+    monkeypatch.setattr(psutil.Process, "is_running", lambda _: False)  # psutil compares the start times
     with pytest.raises(ProbeTargetLostError):
-        look.sample(1.0)
+        probe.sample(1.0)
 
 
-def test_workers_that_come_and_go() -> None:
-    def table(*pids: int, cpu_s: float) -> list[Usage]:
-        return [_usage(7, cpu_s), *(_usage(pid, cpu_s, parent=7) for pid in pids)]
-
-    seen: list[frozenset[int] | None] = []
-    script = [table(8, cpu_s=1.0), table(cpu_s=1.0), table(cpu_s=1.5)]
-    script += [table(cpu_s=1.5)] * (CHILD_SEARCH_SAMPLES - len(script)) + [
-        table(9, cpu_s=1.75),
-        table(9, cpu_s=2.0),
-    ]
-    tables = iter(script)
-
-    def read(pids: frozenset[int] | None) -> ProcessTable:
-        seen.append(pids)
-        return {usage.pid: usage for usage in next(tables)}
-
-    look = ProcessProbe(7, read)
-    assert look.sample(1.0)["rss_bytes"] == 100.0
-    assert look.sample(2.0)["cpu_share"] == 0.5
-    for second in range(3, CHILD_SEARCH_SAMPLES):
-        look.sample(float(second))
-    last = look.sample(float(CHILD_SEARCH_SAMPLES))
-    assert last == {"rss_bytes": 200.0, "cpu_share": 0.25}
-    assert look.sample(CHILD_SEARCH_SAMPLES + 1.0)["cpu_share"] == 0.25 + 0.25
-    assert [pids is None for pids in seen] == [True, *[False] * (CHILD_SEARCH_SAMPLES - 1), True, False]
-    assert seen[1] == frozenset((7, 8))
-
-
-@given(st.dictionaries(st.integers(1, 30), st.integers(0, 30)))
-def test_descendants_are_found_by_their_parents(parents: dict[int, int]) -> None:
-    table = {pid: _usage(pid, 0.0, parent=parent) for pid, parent in parents.items()}
-
-    def descends(pid: int) -> bool:
-        seen = set[int]()
-        while pid in table and pid not in seen:
-            if pid == 7:
-                return True
-            seen.add(pid)
-            pid = parents[pid]
-        return False
-
-    expected = {pid for pid in table if descends(pid)}
-    assert descendants(table, 7) == expected
+def test_missing_psutil_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with pytest.raises(TrafficError, match="this needs psutil: "):
+        ProcessProbe(os.getpid())
 
 
 PAGE = """\
@@ -281,17 +249,17 @@ def test_no_url(url: str) -> None:
 def test_admitted_requests_are_counted_without_a_limiter() -> None:
     active = [Series("autoglm_throttle_active_requests", {"priority": name}, 2.0) for name in ("high", "low")]
     gate = Series("autoglm_throttle_inflight_requests", {}, 7.0)
-    assert metrics_page.numbers(active) == {"inflight": 4.0}
-    assert metrics_page.numbers([gate, *active]) == {"inflight": 7.0}
+    assert numbers(active) == {"inflight": 4.0}
+    assert numbers([gate, *active]) == {"inflight": 7.0}
 
 
 def test_memory_without_a_total_is_no_ratio() -> None:
-    assert metrics_page.numbers([Series("autoglm_throttle_gpu_memory_used_bytes", {}, 1.0)]) == {}
+    assert numbers([Series("autoglm_throttle_gpu_memory_used_bytes", {}, 1.0)]) == {}
 
 
 def test_the_metrics_that_are_read_exist() -> None:
     names = {spec.name for spec in METRICS}
-    assert set(metrics_page.WANTED) <= names
+    assert set(probes.WANTED) <= names
 
 
 class Scripted:
@@ -341,7 +309,7 @@ def test_failed_samples_are_counted() -> None:
 def test_unreachable_and_hanging_urls_delay_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metrics_page, "TIMEOUT_S", 10 * WAIT_S)
+    monkeypatch.setattr(probes, "TIMEOUT_S", 10 * WAIT_S)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with socket.create_server(("127.0.0.1", 0)) as closed:

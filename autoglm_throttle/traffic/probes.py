@@ -1,0 +1,337 @@
+"""Samples a service under load from outside, once a second: its metrics page, and its processes by psutil."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime.worker import Worker
+from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
+from autoglm_throttle.gpu.http_page import Deadline, HttpPage, WrongStatusError, fetch
+from autoglm_throttle.settings.gpu_items import ScrapeUrl, parse_items
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.types import ProviderUnavailable
+
+INTERVAL_S: Final = 1.0
+"""Seconds between two samples: the grid of the report."""
+
+JOIN_S: Final = 0.5
+"""Seconds to wait for the end of a sample; a hung probe is abandoned."""
+
+CHILD_SEARCH_SAMPLES: Final = 10
+"""Samples between two searches for new children: on a host with thousands of processes a search takes tens of
+milliseconds, and servers start their workers at the beginning.
+"""
+
+TIMEOUT_S: Final = 2.0
+"""A service under load may answer late; an answer after two seconds belongs to another second."""
+
+REDIRECTS: Final = frozenset((301, 302, 307, 308))
+PREFIX: Final = "autoglm_throttle_"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+NUMBERS: Final[tuple[tuple[str, str, Callable[[list[float]], float]], ...]] = (
+    ("factor_ratio", "factor_ratio", min),
+    ("inflight", "active_requests", sum),
+    ("inflight", "inflight_requests", sum),
+    ("waiting", "queued_requests", sum),
+    ("gpu_utilization_ratio", "gpu_utilization_ratio", _mean),
+    ("gpu_power_w", "gpu_power_watts", sum),
+)
+"""Number of the report, name of the metric, and function that aggregates its series.
+
+The last one present counts: policy ``fixed`` has no adaptive limiter, and so no ``inflight_requests``.
+"""
+
+_USED: Final = PREFIX + "gpu_memory_used_bytes"
+_TOTAL: Final = PREFIX + "gpu_memory_total_bytes"
+WANTED: Final = (*(PREFIX + metric for _, metric, _ in NUMBERS), _USED, _TOTAL)
+
+
+class ProbeTargetLostError(Exception):
+    """The target of a probe is lost for good; without a text it is not reported."""
+
+
+class Probe(Protocol):
+    """A target that can be sampled."""
+
+    name: str
+    """Name for people."""
+
+    def sample(self, now: float) -> dict[str, float]:
+        """Take a sample; blocks for 2 s at most.
+
+        Args:
+            now: seconds, monotonic.
+
+        Raises:
+            ProbeTargetLostError: the target is lost for good.
+            Exception: no sample this time.
+        """
+
+
+class Prober:
+    """Samples each target on a thread of its own, so that a hung one delays no other.
+
+    A failing probe never ends a run: its samples are missing, and `faults` say why. Use it with ``with``.
+
+    Args:
+        probes: the targets.
+        every_s: seconds between two samples.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        probes: Sequence[Probe],
+        *,
+        every_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._probes = probes
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._samples: list[tuple[float, dict[str, float]]] = []
+        self._faults: dict[str, str] = {}
+        self._missed: dict[str, int] = {}
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> Prober:
+        """Start sampling."""
+        for probe in self._probes:
+            on_crash = partial(self._record_error, probe)
+            worker = Worker(f"watch {probe.name}", self._step_of(probe), on_crash=on_crash)
+            self._workers.append(worker)
+            worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop sampling."""
+        for worker in self._workers:
+            worker.stop(0.0)
+        for worker in self._workers:
+            worker.stop(JOIN_S)
+
+    @property
+    def faults(self) -> list[str]:
+        """Last error of each failing probe, one sentence each."""
+        with self._lock:
+            return [
+                f"{text} ({self._missed[name]} failed samples)" if self._missed[name] > 1 else text
+                for name, text in self._faults.items()
+            ]
+
+    def samples(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
+        """Return the samples of all probes, second by second: ``t_s`` and the numbers.
+
+        Args:
+            start_s: start of the run, by the clock.
+            end_s: its end.
+        """
+        rows: dict[int, dict[str, float]] = {}
+        with self._lock:
+            samples = sorted(self._samples, key=lambda one: one[0])
+        for at_s, values in samples:
+            if start_s <= at_s <= end_s:
+                second = math.floor((at_s - start_s) / self._every_s)
+                rows.setdefault(second, {"t_s": round(at_s - start_s, 3)}).update(values)
+        return tuple(rows[second] for second in sorted(rows))
+
+    def _step_of(self, probe: Probe) -> Callable[[], float | None]:
+        """Return the step of a probe's thread: one sample; None ends it, when the target is lost."""
+        next_s = self._clock()
+
+        def step() -> float | None:
+            nonlocal next_s
+            now = self._clock()
+            # After a slow sample the next one follows at once; missed ones are not caught up.
+            next_s = max(next_s + self._every_s, now)
+            try:
+                values = probe.sample(now)
+            except ProbeTargetLostError as error:
+                if str(error):
+                    self._record_fault(probe, str(error))
+                return None
+            except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+                self._record_error(probe, error)
+            else:
+                with self._lock:
+                    self._samples.append((now, values))
+            return max(0.0, next_s - self._clock())
+
+        return step
+
+    def _record_error(self, probe: Probe, error: BaseException) -> None:
+        self._record_fault(probe, f"{probe.name} {error}")
+
+    def _record_fault(self, probe: Probe, text: str) -> None:
+        with self._lock:
+            self._faults[probe.name] = text
+            self._missed[probe.name] = self._missed.get(probe.name, 0) + 1
+
+
+class ProcessProbe:
+    """Probes CPU and memory of a process and all its descendants.
+
+    Args:
+        pid: the process; of a server with workers, their parent.
+
+    Raises:
+        TrafficError: there is no such process, or psutil is not installed.
+    """
+
+    def __init__(self, pid: int) -> None:
+        try:
+            import psutil
+        except ImportError:
+            raise TrafficError(f"this needs psutil: {how_to_install('traffic')}") from None
+        self.name: str = f"process {pid}"
+        self._psutil = psutil
+        self._sample_count = 0
+        self._children: list[psutil.Process] = []
+        self._cpu_s: dict[psutil.Process, float] = {}
+        self._before_s: float | None = None
+        try:
+            self._process = psutil.Process(pid)
+        except psutil.Error:
+            raise TrafficError(f"there is no process {pid} to watch") from None
+
+    def sample(self, now: float) -> dict[str, float]:
+        """Return ``rss_bytes`` and, from the second sample on, ``cpu_share`` in cores.
+
+        Args:
+            now: seconds, monotonic.
+
+        Raises:
+            ProbeTargetLostError: the process has ended.
+        """
+        usages = {process: self._usage(process) for process in self._find_family()}
+        if usages[self._process] is None:
+            raise ProbeTargetLostError(f"{self.name} has ended")
+        alive = {process: usage for process, usage in usages.items() if usage is not None}
+        values = {"rss_bytes": sum(rss_bytes for _, rss_bytes in alive.values())}
+        cpu_s = {process: used_s for process, (used_s, _) in alive.items()}
+        if self._before_s is not None and now > self._before_s:
+            # CPU time before the first sample of a process is unknown, so a new one counts from its second.
+            used_s = sum(max(0.0, used - self._cpu_s.get(process, used)) for process, used in cpu_s.items())
+            values["cpu_share"] = used_s / (now - self._before_s)
+        self._cpu_s, self._before_s = cpu_s, now
+        return values
+
+    def _find_family(self) -> list[Any]:
+        if self._sample_count % CHILD_SEARCH_SAMPLES == 0:
+            try:
+                self._children = self._process.children(recursive=True)
+            except self._psutil.Error:
+                self._children = []
+        self._sample_count += 1
+        return [self._process, *self._children]
+
+    def _usage(self, process: Any) -> tuple[float, float] | None:  # noqa: ANN401 - psutil is optional
+        """Return CPU seconds and resident bytes of a process; None if it has ended."""
+        try:
+            # is_running() compares the start time: the number may have been given to another process.
+            if not process.is_running() or process.status() == self._psutil.STATUS_ZOMBIE:
+                return None
+            times = process.cpu_times()
+            return times.user + times.system, float(process.memory_info().rss)
+        except self._psutil.Error:
+            return None
+
+
+class MetricsProbe:
+    """Probes the metrics page of a service that uses this library.
+
+    Args:
+        url: of the page; without a path ``/metrics``.
+        clock: monotonic seconds.
+
+    Raises:
+        TrafficError: an invalid URL.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = _parse_url(url)
+        self.name: str = f"metrics of {self._url.place}"
+        self._clock = clock
+        self._path = self._url.path or "/metrics"
+
+    def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the page is of the time of its answer
+        """Read the numbers of the page.
+
+        Raises:
+            ProviderUnavailable: it cannot be read.
+        """
+        try:
+            series = parse(_wanted_lines(self._page()))
+        except MalformedExpositionError as error:
+            raise ProviderUnavailable(str(error)) from None
+        values = numbers(series)
+        if not values:
+            raise ProviderUnavailable("has no metrics of this library")
+        return values
+
+    def check(self) -> None:
+        """Read the page once before a run.
+
+        Raises:
+            TrafficError: it cannot be read, so the run would have no samples either.
+        """
+        try:
+            self.sample(0.0)
+        except ProviderUnavailable as error:
+            raise TrafficError(f"--metrics: {self.name} {error}") from None
+
+    def _page(self) -> HttpPage:
+        """Fetch the page; remember a trailing slash that a mounted application requires by a redirect."""
+        deadline = Deadline(TIMEOUT_S, self._clock)
+        query = f"?{self._url.query}" if self._url.query else ""
+        try:
+            return fetch(self._url, self._path + query, deadline)
+        except WrongStatusError as answer:
+            if answer.status not in REDIRECTS or self._path.endswith("/"):
+                raise
+        page = fetch(self._url, f"{self._path}/{query}", deadline)
+        self._path += "/"
+        return page
+
+
+def numbers(series: Iterable[Series]) -> dict[str, float]:
+    """Extract the numbers of the report from the series; NaN is left out."""
+    found: dict[str, list[float]] = {}
+    for one in series:
+        if not math.isnan(one.value):
+            found.setdefault(one.name, []).append(one.value)
+    values = {
+        name: join(found[PREFIX + metric]) for name, metric, join in NUMBERS if PREFIX + metric in found
+    }
+    total = sum(found.get(_TOTAL, ()))
+    if total > 0.0 and _USED in found:
+        values["gpu_memory_ratio"] = sum(found[_USED]) / total
+    return values
+
+
+def _parse_url(url: str) -> ScrapeUrl:
+    try:
+        (item,) = parse_items([f"dcgm:{url}"])
+    except ValueError as error:
+        raise TrafficError(str(error).partition(": ")[2]) from None
+    if item.url is None:  # pragma: no cover - scraped kinds always have one
+        raise TrafficError("not a URL")
+    return item.url
+
+
+def _wanted_lines(page: HttpPage) -> str:
+    """Return only the needed lines: there may be thousands of others, and parsing blocks the generator."""
+    lines = page.body.decode("utf-8", "replace").split("\n")[:-1]
+    return "".join(f"{line}\n" for line in lines if line.startswith(WANTED))
