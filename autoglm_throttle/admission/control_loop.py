@@ -10,9 +10,9 @@ from dataclasses import replace
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.admission.settlement import Settlement
-from autoglm_throttle.control.controller import Controller
 from autoglm_throttle.control.latency import LatencyPercentile, SloReachability
 from autoglm_throttle.control.nominal import occupancy
+from autoglm_throttle.control.tiers import Controller
 from autoglm_throttle.events import EventQueue, gpu_view_events, objective_learned
 from autoglm_throttle.gpu.monitor import GpuMonitor
 from autoglm_throttle.types import ControlState, GpuSample, GpuView, LimiterReport, Outcome, ServiceStats
@@ -76,7 +76,8 @@ class ControlLoop:
         self.monitor: GpuMonitor = make_monitor(self)
         if not self.monitor.has_sources:
             now = self._clock()
-            self._publish(controller.no_source(now), now)
+            controller.tracker.no_source()
+            self._publish(controller.control_state(now), now)
 
     def observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> ControlState:
         """Process one reading of one source, and return the control state in force.
@@ -119,8 +120,9 @@ class ControlLoop:
         """
         now = self._clock()
         with self._settlement.lock:
-            controller = self.controller
-            self._publish(controller.source_lost(now) if existed else controller.no_source(now), now)
+            tracker = self.controller.tracker
+            (tracker.lost if existed else tracker.no_source)()
+            self._publish(self.controller.control_state(now), now)
         self._admission.flush()
 
     def started(self) -> None:
@@ -130,7 +132,7 @@ class ControlLoop:
             # Looked at under the lock: another thread may stop the sampling meanwhile.
             is_sampling = not self._wakes_samplers or not self.monitor.has_sources or self.monitor.is_running
             if is_sampling and not self.is_sampling:
-                self.controller.started(now)
+                self.controller.tracker.started(now)
             self.is_sampling = is_sampling
             self.current(now)
         self._admission.flush()
@@ -160,7 +162,7 @@ class ControlLoop:
 
     def pressure(self, now: float) -> dict[str, float]:
         """Return the terms of the pressure that are known: load over its target."""
-        terms = dict(self.controller.pressure.terms)
+        terms = dict(self.controller.tracker.pressure.terms)
         limiter = self._settlement.limiter
         if limiter.limit < math.inf:
             terms["demand"] = limiter.view(now).pressure
@@ -203,7 +205,7 @@ class ControlLoop:
 
     def _load(self, view: GpuView) -> float | None:
         """Return the maximum of device load, pressure and occupancy; None: only occupancy is known."""
-        pct, pressure = view.utilization_pct, self.controller.pressure.value
+        pct, pressure = view.utilization_pct, self.controller.tracker.pressure.value
         if pct is None and pressure is None:
             return None
         return max((pct or 0.0) / 100.0, pressure or 0.0, occupancy(self._occupancy()))

@@ -24,11 +24,9 @@ from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.quota_check import QuotaCheck
-    from autoglm_throttle.control.controller import Controller
     from autoglm_throttle.control.quota import Quota
+    from autoglm_throttle.control.tiers import Controller
     from autoglm_throttle.gpu.monitor import GpuMonitor, SampleListener
-    from autoglm_throttle.settings.groups.control import ControlSettings
-    from autoglm_throttle.settings.groups.gpu import GpuSettings
     from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync
@@ -282,7 +280,7 @@ def quota(settings: Settings) -> Quota | None:
 def controller(settings: Settings, now: float) -> Controller:
     """Create the controller of the policy; telemetry counts as starting at ``now``, in monotonic seconds."""
     from autoglm_throttle.control.adaptive import AdaptiveController
-    from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
+    from autoglm_throttle.control.nominal import NominalController
     from autoglm_throttle.control.tiers import TierController
 
     control, gpu, rates = settings.control, settings.gpu, settings.rates
@@ -291,9 +289,5 @@ def controller(settings: Settings, now: float) -> Controller:
         workers = 1 if settings.fleet.fleet else rates.workers
         high, mid, low = (rate / workers for rate in rates.rates_rps)
         return AdaptiveController(control, gpu, (high, mid, low), now)
-    makers: dict[Policy, Callable[[ControlSettings, GpuSettings, float], Controller]] = {
-        Policy.TIERS: TierController,
-        Policy.CONCURRENCY: ConcurrencyController,
-        Policy.FIXED: FixedController,
-    }
-    return makers[control.policy](control, gpu, now)
+    make = TierController if control.policy is Policy.TIERS else NominalController
+    return make(control, gpu, now)

@@ -114,7 +114,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         taken_at_wall_s=time.time(),
         policy=settings.control.policy,
         control=state,
-        ready=control.controller.is_ready(now),
+        ready=control.controller.tracker.is_ready(now),
         requests=requests,
         exempt=counters.exempt,
         active={p: row.active for p, row, _ in by_class},

@@ -1,17 +1,16 @@
 """Policy ``adaptive``: the tier table, stabilized by the concurrency limiter.
 
 The table acts only while the limiter reports queued or rejected requests, and never cuts the rates
-below the measured throughput. So a GPU that is busy with full batches keeps its rates, and a cut
-does not empty the GPU that it should protect.
+below the measured throughput. So a GPU busy with full batches keeps its rates, and no cut empties the GPU.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoglm_throttle.control.nominal import occupancy
-from autoglm_throttle.control.pressure import Pressure
 from autoglm_throttle.control.signal import SignalTracker
-from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.control.tiers import TierController, tier_factor
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
@@ -24,18 +23,18 @@ from autoglm_throttle.types import (
 )
 
 
+@dataclass(slots=True)
 class _OverloadStreak:
     """Samples in a row with and without overload that the limiter confirms."""
 
-    def __init__(self) -> None:
-        self.strikes: int = 0
-        """Hot samples in a row with confirmed overload."""
-        self.calm: int = 0
-        """Samples in a row without confirmed overload."""
-        self.confirmed: bool = False
-        """Whether the newest report confirms overload."""
-        self.is_pending: bool = False
-        """Whether a report beside no new sample confirmed overload: the limiter reports each only once."""
+    strikes: int = 0
+    """Hot samples in a row with confirmed overload."""
+    calm: int = 0
+    """Samples in a row without confirmed overload."""
+    confirmed: bool = False
+    """Whether the newest report confirms overload."""
+    is_pending: bool = False
+    """Whether a report beside no new sample confirmed overload: the limiter reports each only once."""
 
     def step(self, *, is_hot: bool, is_explained: bool) -> None:
         """Count a new sample; nothing counts as confirmed that is explained by another cause than load."""
@@ -52,7 +51,6 @@ class _Budget:
         self._undivided = rates
         self._rates = rates
         self.nominal_rps: float = sum(rates)
-        """All nominal rates of this process together."""
         self.rps: float = self.nominal_rps
         self.ceilings: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
@@ -81,22 +79,16 @@ class AdaptiveController:
     """Strikes only while the limiter confirms overload; one budget for all classes while it cuts or holds.
 
     Rejections of the token buckets and of the budget never confirm. A version in which they did kept a
-    cut in force by its own rejections after the GPU had hung for some seconds.
-
-    Args:
-        settings: the signal, the table, and the headroom.
-        gpu: targets of the pressure, and the handling of late samples.
-        rates: nominal requests per second for high, mid and low that this process may admit, each > 0.
-        now: monotonic seconds.
+    cut in force by its own rejections after the GPU had hung for some seconds. The ``rates`` are the nominal
+    requests per second for high, mid and low that this process may admit, each > 0.
     """
 
     def __init__(
         self, settings: ControlSettings, gpu: GpuSettings, rates: tuple[float, float, float], now: float
     ) -> None:
         self._settings = settings
-        self._table = TierTable(settings.tiers)
-        self._tracker = SignalTracker(settings, gpu, now)
-        self._table_controller = TierController(settings, gpu, now)
+        self._table = TierController(settings, gpu, now)
+        self.tracker: SignalTracker = self._table.tracker
         self._overload = _OverloadStreak()
         self._budget = _Budget(rates)
         self._acts = False
@@ -105,29 +97,15 @@ class AdaptiveController:
         self._occupancy = 0.0
         self._control_state = self._publish(now, since_s=now)
 
-    @property
-    def pressure(self) -> Pressure:
-        """The pressure at the newest view."""
-        return self._tracker.pressure
-
-    def is_ready(self, now: float) -> bool:
-        """Whether at least one device is not stalled, by telemetry that is not too old."""
-        return self._tracker.is_ready(now)
-
-    def started(self, now: float) -> None:
-        """Restart the wait for the first sample."""
-        self._tracker.started(now)
-        self._table_controller.started(now)
-
     def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Strike, cut, hold or release, once for each new sample."""
         self._overload.confirmed, self._occupancy = report.confirmed, occupancy(report)
         self._budget.divide(report.processes)
-        self._table_controller.observe(view, report, stats, now)
-        sample = self._tracker.observe(view, stats, now)
+        self._table.observe(view, report, stats, now)
+        sample = self._table.sample
         if sample is not None:
             if sample.after_outage:
-                self._release(ControlCause.CALM)
+                self._acts, self._cause = False, ControlCause.CALM
                 self._overload.strikes, self._overload.is_pending = 0, False
             self._step(sample.pct, report.service_rps, now)
         else:
@@ -142,50 +120,33 @@ class AdaptiveController:
             self._occupancy = occupancy(report)
         return self._publish(now)
 
-    def no_source(self, now: float) -> ControlState:
-        """Continue without any source of samples: only the concurrency limit acts."""
-        self._tracker.no_source()
-        self._table_controller.no_source(now)
-        return self._publish(now)
-
-    def source_lost(self, now: float) -> ControlState:
-        """Count telemetry as blind at once: only the concurrency limit acts."""
-        self._tracker.lost()
-        self._table_controller.source_lost(now)
-        return self._publish(now)
-
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
-        settings, tracker, overload = self._settings, self._tracker, self._overload
+        settings, tracker, overload = self._settings, self.tracker, self._overload
         # Underfed or stalled devices read hot without load: no strike then.
         overload.step(
-            is_hot=signal_pct > self._table.edge_pct, is_explained=tracker.effect.explains(tracker.signal)
+            is_hot=signal_pct > settings.tiers[0][0], is_explained=tracker.effect.explains(tracker.signal)
         )
         if overload.strikes >= settings.tier_samples and tracker.is_trusted:
-            self._reduce(self._table.factor(signal_pct), now)
+            self._acts, self._cause = True, ControlCause.TIER
+            self._tier = tier_factor(settings.tiers, signal_pct)
+            self._budget.cut(self._tier * tracker.capacity(now))
             self._hold(service_rps, now)
         elif overload.calm >= settings.adaptive_release_samples or not self._acts:
             resting = ControlCause.STRIKE if overload.strikes else ControlCause.CALM
-            self._release(ControlCause.RELEASED if self._acts else resting)
+            self._cause = ControlCause.RELEASED if self._acts else resting
+            self._acts = False
         else:
             self._hold(service_rps, now)
             self._cause = ControlCause.HELD
-
-    def _reduce(self, tier: float, now: float) -> None:
-        remaining_share = tier * self._tracker.capacity(now)
-        self._acts, self._tier, self._cause = True, tier, ControlCause.TIER
-        self._budget.cut(remaining_share)
 
     def _hold(self, service_rps: float | None, now: float) -> None:
         """Raise the budget and each ceiling to the measured service rate times the headroom."""
         # Until a request has ended the service rate is unknown: assume 1 per second.
         floor_rps = self._settings.adaptive_headroom * (service_rps or 1.0)
-        self._budget.raise_to(floor_rps, self._tracker.capacity(now))
-
-    def _release(self, cause: ControlCause) -> None:
-        self._acts, self._cause = False, cause
+        self._budget.raise_to(floor_rps, self.tracker.capacity(now))
 
     def _publish(self, now: float, since_s: float | None = None) -> ControlState:
-        tracker, table_state = self._tracker, self._table_controller.control_state(now)
+        tracker, table_state = self.tracker, self._table.control_state(now)
         state, share = tracker.state(now), tracker.admitted_share(now)
         acts = self._acts and state in {TelemetryState.FRESH, TelemetryState.LATE} and share == 1.0
         budget_rps = self._budget.rps if acts else None
@@ -214,7 +175,7 @@ class AdaptiveController:
 
     def _load(self, state: TelemetryState) -> float:
         """Load of the GPU if the limiter confirms it, else the lesser of GPU load and occupancy."""
-        gpu_load = self._tracker.load(state)
+        gpu_load = self.tracker.load(state)
         if gpu_load is None:
             return self._occupancy
         return gpu_load if self._overload.confirmed else min(gpu_load, self._occupancy)

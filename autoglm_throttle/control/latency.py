@@ -1,12 +1,8 @@
 """Computes the 95th percentile of recently finished requests from a histogram that only grows.
 
-The histogram is sampled from time to time. The difference of two snapshots is the histogram of the
-requests that finished between them, so no single duration is stored.
-
-Accuracy: of n durations the one of rank ceil(0.95 n) lies in the same bucket as the result, so the
-error is smaller than the width of that bucket. Within a bucket durations are taken to be spread
-evenly. Durations above the last edge have no upper bound: then the result is the last edge, which is
-too low by an unknown amount.
+The difference of two snapshots is the histogram of the requests that finished between them, so no single
+duration is stored. The error is smaller than the width of the bucket, within which durations are taken to be
+spread evenly. Above the last edge the result is that edge, which is too low by an unknown amount.
 """
 
 from __future__ import annotations
@@ -23,11 +19,8 @@ EXPIRE_AFTER_S = 30.0
 is blind. Otherwise a slow past would reject all requests, and without requests nothing could disprove it.
 """
 
-
 REACHABLE_FOR_S = 600.0
-"""Time for which an SLO once met counts as reachable; chosen, well above the length of an overload that
-is left to a throttle.
-"""
+"""Time for which an SLO once met counts as reachable; chosen, well above the length of an overload."""
 
 
 class LatencyPercentile:
@@ -43,20 +36,14 @@ class LatencyPercentile:
     def __init__(self, edges_s: Sequence[float]) -> None:
         self._edges_s = (0.0, *edges_s)
         self.snapshots: deque[tuple[int, ...]] = deque([(0,) * (len(edges_s) + 1)])
-        """The histograms between which requests were counted, oldest first."""
         self._finished_s = 0.0
         self._value_s: float | None = None
 
     def update(self, counts: Sequence[int], now: float) -> float | None:
-        """Add a snapshot and return the percentile.
-
-        Args:
-            counts: requests that have finished since the start, by bucket, one more than there are edges;
-                a smaller count than in the last snapshot means that counting began anew.
-            now: monotonic seconds.
+        """Add the requests finished since the start, by bucket, one more than there are edges.
 
         Returns:
-            Seconds; None before 20 have finished, and after 30 s without a finished request.
+            The percentile, s; None before 20 have finished, and after 30 s without a finished request.
         """
         snapshot = tuple(counts)
         # Counts shrink when counting began anew.
@@ -79,15 +66,22 @@ class LatencyPercentile:
         while len(snapshots) > 1 and finished - sum(snapshots[1]) >= MIN_REQUESTS:
             snapshots.popleft()
         between = [new - old for new, old in zip(snapshots[-1], snapshots[0], strict=True)]
-        return _percentile(between, self._edges_s) if sum(between) >= MIN_REQUESTS else None
+        if sum(between) < MIN_REQUESTS:
+            return None
+        # Whole numbers as long as possible: 0.95 n must not be rounded across a rank.
+        wanted, below = 19 * sum(between), 0
+        for count, low_s, high_s in zip(between, self._edges_s, self._edges_s[1:], strict=False):
+            if 20 * (below + count) >= wanted:
+                return low_s + (high_s - low_s) * (wanted - 20 * below) / (20 * count)
+            below += count
+        return self._edges_s[-1]
 
 
 class SloReachability:
     """Whether an objective can be met at all, where no limiter knows the latency without load.
 
-    An objective that was not met once in ten minutes says nothing about load: the default of 2 s is out of
-    reach for responses that are streamed for longer. Taken for load it would reject all requests, admit
-    them again when the percentile expires, and reject them again.
+    An objective that was not met once in ten minutes says nothing about load: 2 s are out of reach for longer
+    streams. Taken for load it would reject all requests again each time the percentile expires.
     """
 
     __slots__ = ("_met_s",)
@@ -96,24 +90,7 @@ class SloReachability:
         self._met_s = -math.inf
 
     def update(self, p95_s: float | None, slo_s: float, now: float) -> bool:
-        """Update and return the reachability: True for ten minutes after the objective was last met.
-
-        Args:
-            p95_s: 95th percentile of recently finished requests; None: not known.
-            slo_s: the objective.
-            now: monotonic seconds.
-        """
+        """Return whether the objective was met within ten minutes, by the newest percentile or before it."""
         if p95_s is not None and p95_s <= slo_s:
             self._met_s = now
         return now - self._met_s <= REACHABLE_FOR_S
-
-
-def _percentile(counts: Sequence[int], edges_s: Sequence[float]) -> float:
-    """Compute the 95th percentile of a histogram."""
-    # Whole numbers as long as possible: 0.95 n must not be rounded across a rank.
-    wanted, below = 19 * sum(counts), 0
-    for count, low_s, high_s in zip(counts, edges_s, edges_s[1:], strict=False):
-        if 20 * (below + count) >= wanted:
-            return low_s + (high_s - low_s) * (wanted - 20 * below) / (20 * count)
-        below += count
-    return edges_s[-1]

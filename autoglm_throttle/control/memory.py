@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from autoglm_throttle.control.memory_load import EndRates, LoadAtSample, MemoryLoad
 from autoglm_throttle.control.staleness import PERIODS_TO_STALE
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.types import DeviceKey, GpuSample, GpuView
+from autoglm_throttle.types import Demand, DeviceKey, GpuSample, GpuView
 
-SLOPE_GAIN = 0.2
-"""Weight of the newest pair of samples in the slope; chosen, as for the learned rates of the limiter."""
+GAIN = 0.2
+"""Weight of the newest pair of samples in the slope and in the rates; chosen, as in the limiter."""
 
 RISE = 0.02
 """Differences of fill up to this are noise: drivers round, and other work on a device comes and goes."""
@@ -35,10 +33,72 @@ class FillBasis(StrEnum):
     DEVICE = "device"
     """The fullest device, less its memory in use without requests."""
     KEPT = "kept"
-    """A device with a fill that stayed when requests ended: an allocator retains its memory, or other
-    processes hold it. Until it moves, the caps are shares of the rest.
+    """A device with a fill that stayed when requests ended: an allocator or another process holds it. Until
+    it moves, the caps are shares of the rest.
     """
     UNKNOWN = "unknown"
+
+
+class MemoryLoad:
+    """Requests in flight now: the counts from which a fill is projected to the next sample."""
+
+    __slots__ = ("cost", "ended", "had_requests", "in_flight", "peak", "released", "stated_bytes")
+
+    def __init__(self) -> None:
+        self.in_flight: int = 0
+        self.cost: float = 0.0
+        """Cost of the requests in flight that did not state their memory."""
+        self.stated_bytes: int = 0
+        """Bytes that the other requests stated."""
+        self.peak: int = 0
+        """Maximum of requests in flight since the last sample."""
+        self.released: float = 0.0
+        """Cost of the ended requests without stated memory, since the start."""
+        self.ended: int = 0
+        """Ended requests, since the start."""
+        self.had_requests: bool = False
+        """Whether any request was ever in flight."""
+
+    def add(self, demand: Demand) -> None:
+        """Count a request that begins."""
+        self.had_requests = True
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        if demand.memory_bytes is None:
+            self.cost += demand.cost
+        else:
+            self.stated_bytes += demand.memory_bytes
+
+    def remove(self, demand: Demand) -> None:
+        """Count a request that has ended, and was added before."""
+        self.in_flight -= 1
+        self.ended += 1
+        if demand.memory_bytes is None:
+            self.cost = max(0.0, self.cost - demand.cost)
+            self.released += demand.cost
+        else:
+            self.stated_bytes -= demand.memory_bytes
+        if not self.in_flight:
+            self.cost = 0.0  # what adding and taking away of fractions has left
+
+
+class _LoadAtSample(NamedTuple):
+    """Figures of a `MemoryLoad` at the last sample."""
+
+    taken_s: float = -math.inf
+    cost: float = 0.0
+    stated_bytes: int = 0
+    released: float = 0.0
+    ended: int = 0
+
+
+class EndRates(NamedTuple):
+    """Rates at which requests end, smoothed over the samples; None: not known yet."""
+
+    cost: float | None = None
+    """Cost that ends per second."""
+    requests: float | None = None
+    """Requests that end per second."""
 
 
 class _DeviceMemory(NamedTuple):
@@ -62,6 +122,8 @@ class _DeviceMemory(NamedTuple):
 
 
 class _FillEstimate(NamedTuple):
+    """A fill as measured."""
+
     basis: FillBasis
     fill: float
     device: _DeviceMemory | None
@@ -69,38 +131,31 @@ class _FillEstimate(NamedTuple):
     period_s: float
 
 
-class _SlopeEstimate:
-    """Mean of d fill / d cost, weighted by the square of d cost, and forgotten exponentially."""
+class _Learned:
+    """The slope and the retention of one basis: those of another basis say nothing about it."""
 
-    __slots__ = ("_products", "_squares", "value")
+    __slots__ = ("_fill", "_in_flight", "_products", "_squares", "slope")
 
     def __init__(self) -> None:
         self._products = self._squares = 0.0
-        self.value: float = 0.0
-        """Fill that one unit of cost adds, >= 0."""
-
-    def learn(self, rise: float, added_cost: float) -> None:
-        """Add a pair of samples with different costs."""
-        self._products += SLOPE_GAIN * (rise * added_cost - self._products)
-        self._squares += SLOPE_GAIN * (added_cost * added_cost - self._squares)
-        self.value = max(0.0, self._products / self._squares)
-
-
-class _RetentionCheck:
-    """Decides whether a device fill is retained: whether it stays although requests end."""
-
-    __slots__ = ("_fill", "_in_flight")
-
-    def __init__(self) -> None:
+        self.slope: float = 0.0
+        """Fill that one unit of cost adds, >= 0: the mean of d fill / d cost over pairs of samples, each
+        weighted by the square of its d cost, and forgotten exponentially.
+        """
         self._fill = 0.0
         self._in_flight = 0
         """Requests in flight when the fill rose."""
 
-    def basis_of(self, fill: float, load: MemoryLoad) -> FillBasis:
-        """Basis of a device fill: retained if it stayed although at least half of the requests ended.
+    def learn_slope(self, rise: float, added_cost: float) -> None:
+        """Add a pair of samples with different costs."""
+        self._products += GAIN * (rise * added_cost - self._products)
+        self._squares += GAIN * (added_cost * added_cost - self._squares)
+        self.slope = max(0.0, self._products / self._squares)
 
-        The requests are those in flight when the fill rose. A fill observed with nothing in flight twice in a
-        row is retained as well: it does not belong to requests.
+    def basis_of(self, fill: float, load: MemoryLoad) -> FillBasis:
+        """Basis of a device fill: retained if it stayed although half of the requests of its rise have ended.
+
+        A fill observed with nothing in flight twice in a row does not belong to requests either.
         """
         if abs(fill - self._fill) > RISE:
             self._fill, self._in_flight = fill, max(load.in_flight, load.peak)
@@ -111,95 +166,43 @@ class _RetentionCheck:
         return FillBasis.DEVICE
 
 
-class _IdleMemory:
-    """Learns the memory of each device that is in use without requests.
-
-    Args:
-        target: share of a whole device that may be full; an idle device near to it is ignored.
-    """
-
-    __slots__ = ("_idle", "_target")
-
-    def __init__(self, target: float) -> None:
-        self._target = target
-        self._idle: dict[DeviceKey, int] = {}
-
-    def of(self, device: DeviceKey) -> int | None:
-        """Memory of a device without requests, as far as it is known."""
-        return self._idle.get(device)
-
-    def learn(self, row: GpuSample, load: MemoryLoad) -> _DeviceMemory | None:
-        """Memory of one device; its idle memory is learned on the way."""
-        used, total = row.memory_used_bytes, row.memory_total_bytes
-        if row.kind == "engine" or row.health == "lost" or used is None or not total:
-            return None
-        key = (row.host, row.device)
-        # Before the first request a model may still be loading: follow the fill both ways.
-        idle = self._idle[key] = min(self._idle.get(key, used), used) if load.had_requests else used
-        if idle >= (self._target - BLIND_MARGIN) * total:
-            return None
-        return _DeviceMemory(used, idle, total)
-
-
-class _FillTiming(NamedTuple):
-    """Times of the source of the newest fill."""
-
-    renewal_s: float
-    fresh_s: float
-
-
-class _Learned:
-    """The learned values of one basis: those of another basis say nothing about it."""
-
-    __slots__ = ("retention", "slope")
-
-    def __init__(self) -> None:
-        self.slope: _SlopeEstimate = _SlopeEstimate()
-        self.retention: _RetentionCheck = _RetentionCheck()
-
-
 class MemoryFill:
     """Learns how full the memory is, and how much one unit of cost in flight adds to it.
 
     The fill is that of the engines' caches where engines report it. Else it is
     (used - idle) / (total - idle) of the fullest device. Idle is the least that was ever used: weights
-    would otherwise read as "full" for ever. Before the first request idle is the memory in use now, since
-    a model may still be loading; from then on it only falls.
+    would otherwise read as "full" for ever. Before the first request it is the memory in use now.
 
     A fill that stays when requests end does not belong to them. While it stays, memory in use counts as
     idle, so the fill is 0 and shares are of the rest; a unit of cost adds a larger share of the smaller rest.
-
-    The slope is the mean of d fill / d cost over pairs of samples, each weighted by the square of its d cost,
-    and forgotten exponentially; never below 0.
-
-    Args:
-        settings: share of a whole device that may be full, the interval between samples unless a view
-            reports another one, and the age from which a fill is unknown unless its source is slower.
     """
 
     __slots__ = (
         "_at_sample",
         "_estimate",
-        "_idle",
+        "_fresh_s",
         "_learned",
         "_settings",
         "_target",
-        "_timing",
         "basis",
         "end_rates",
         "fill",
+        "idle_bytes",
+        "renewal_s",
         "usable_bytes",
     )
 
     def __init__(self, settings: GpuSettings) -> None:
         self._settings = settings
-        self._timing = _FillTiming(settings.sample_interval_s, settings.stale_after_s)
         self._target = settings.gpu_memory_target  # read for each request with quotas: a plain attribute
-        self._idle = _IdleMemory(self._target)
-        self._at_sample = LoadAtSample()
+        self._fresh_s = settings.stale_after_s
+        self.renewal_s: float = settings.sample_interval_s
+        """Seconds from one measurement to the next, > 0."""
+        self.idle_bytes: dict[DeviceKey, int] = {}
+        """Memory of each device without requests, as far as it is known."""
+        self._at_sample = _LoadAtSample()
         self._learned = _Learned()
         self._estimate: _FillEstimate | None = None
-        """The last fill, as measured."""
         self.basis: FillBasis = FillBasis.UNKNOWN
         self.fill: float | None = None
         """0..1 at the last sample, without the memory that is retained; None: not known."""
@@ -208,18 +211,9 @@ class MemoryFill:
         self.end_rates: EndRates = EndRates()
 
     @property
-    def renewal_s(self) -> float:
-        """Seconds from one measurement to the next, > 0."""
-        return self._timing.renewal_s
-
-    def idle_bytes(self, device: DeviceKey) -> int | None:
-        """Memory of a device without requests, as far as it is known."""
-        return self._idle.of(device)
-
-    @property
     def slope(self) -> float:
         """Fill that one unit of cost adds, >= 0."""
-        slope, device = self._learned.slope.value, self._device
+        slope, device = self._learned.slope, self._device
         if self.basis is not FillBasis.KEPT or device is None:
             return slope
         return slope * device.usable / device.all_idle().usable
@@ -244,15 +238,9 @@ class MemoryFill:
         return min(cap * device.usable, self._target * device.total - device.idle)
 
     def learn(self, view: GpuView, load: MemoryLoad, now: float) -> None:
-        """Process a view; one without a new measurement changes nothing.
-
-        Args:
-            view: samples of the devices and engines.
-            load: requests in flight here at this moment.
-            now: monotonic seconds.
-        """
+        """Process a view, with the requests in flight here; one without a new measurement changes nothing."""
         interval_s = self._settings.sample_interval_s if view.interval_s is None else view.interval_s
-        estimate = self._cache(view) or self._fullest(view.devices, load, now, interval_s)
+        estimate = _cache_fill(view) or self._fullest(view, load, now, interval_s)
         if estimate is None:
             self.basis, self.fill, self.usable_bytes, self._estimate = FillBasis.UNKNOWN, None, None, None
             self._learned = _Learned()
@@ -262,9 +250,8 @@ class MemoryFill:
             self._learned = _Learned()
         elif estimate.measured_s <= before.measured_s:
             return
-        self._timing = _FillTiming(
-            max(interval_s, estimate.period_s), self._fresh_s(interval_s, estimate.period_s)
-        )
+        self.renewal_s = max(interval_s, estimate.period_s)
+        self._fresh_s = self._known_s(interval_s, estimate.period_s)
         self._set_basis(estimate, load)
         # A retained fill does not follow the requests: it says nothing about the slope.
         if before is not None and self.basis is not FillBasis.KEPT:
@@ -274,7 +261,7 @@ class MemoryFill:
     def projected(self, load: MemoryLoad, now: float) -> float | None:
         """Project the fill from the last sample to the requests in flight now, >= 0; None: not known."""
         fill, estimate = self.fill, self._estimate
-        if fill is None or estimate is None or now - estimate.measured_s > self._timing.fresh_s:
+        if fill is None or estimate is None or now - estimate.measured_s > self._fresh_s:
             return None
         fill += self.slope * (load.cost - self._at_sample.cost)
         if self.usable_bytes:
@@ -284,7 +271,7 @@ class MemoryFill:
     def state(self, now: float) -> FillBasis:
         """Basis at ``now``; ``unknown`` once the fill is too old."""
         estimate = self._estimate
-        if estimate is None or now - estimate.measured_s > self._timing.fresh_s:
+        if estimate is None or now - estimate.measured_s > self._fresh_s:
             return FillBasis.UNKNOWN
         return self.basis
 
@@ -293,7 +280,7 @@ class MemoryFill:
         """The device that was fullest at the last sample."""
         return None if self._estimate is None else self._estimate.device
 
-    def _fresh_s(self, interval_s: float, period_s: float) -> float:
+    def _known_s(self, interval_s: float, period_s: float) -> float:
         """Age up to which a fill is known."""
         return max(self._settings.stale_after_s, STALE_INTERVALS * interval_s, PERIODS_TO_STALE * period_s)
 
@@ -301,25 +288,29 @@ class MemoryFill:
         """Whether a new fill has the basis of the last one."""
         return self.basis is basis or (self.basis is FillBasis.KEPT and basis is FillBasis.DEVICE)
 
-    def _cache(self, view: GpuView) -> _FillEstimate | None:
-        fill, measured_s = view.kv_used_ratio, view.engines_at_s
-        if not view.engines or fill is None or measured_s is None:
-            return None
-        return _FillEstimate(FillBasis.CACHE, fill, None, measured_s, 0.0)
-
     def _fullest(
-        self, rows: Iterable[GpuSample], load: MemoryLoad, now: float, interval_s: float
+        self, view: GpuView, load: MemoryLoad, now: float, interval_s: float
     ) -> _FillEstimate | None:
         fullest: _FillEstimate | None = None
-        for row in rows:
+        for row in view.devices:
             period_s = row.period_s or 0.0
             measured_s = row.taken_at_s - row.age_s
-            if now - measured_s > self._fresh_s(interval_s, period_s):
+            if now - measured_s > self._known_s(interval_s, period_s):
                 continue
-            memory = self._idle.learn(row, load)
+            memory = self._learn_idle(row, load)
             if memory is not None and (fullest is None or memory.fill > fullest.fill):
                 fullest = _FillEstimate(FillBasis.DEVICE, memory.fill, memory, measured_s, period_s)
         return fullest
+
+    def _learn_idle(self, row: GpuSample, load: MemoryLoad) -> _DeviceMemory | None:
+        """Memory of one device; its idle memory is learned on the way."""
+        used, total = row.memory_used_bytes, row.memory_total_bytes
+        if row.kind == "engine" or row.health == "lost" or used is None or not total:
+            return None
+        key = (row.host, row.device)
+        # Before the first request a model may still be loading: follow the fill both ways.
+        idle = self.idle_bytes[key] = min(self.idle_bytes.get(key, used), used) if load.had_requests else used
+        return None if idle >= (self._target - BLIND_MARGIN) * total else _DeviceMemory(used, idle, total)
 
     def _set_basis(self, estimate: _FillEstimate, load: MemoryLoad) -> None:
         """Store a new measurement with its basis and its usable memory."""
@@ -327,7 +318,7 @@ class MemoryFill:
         self.basis, self.fill, self.usable_bytes = estimate.basis, estimate.fill, None
         if device is None:
             return
-        self.basis = self._learned.retention.basis_of(estimate.fill, load)
+        self.basis = self._learned.basis_of(estimate.fill, load)
         self.usable_bytes = device.usable
         if self.basis is FillBasis.KEPT:
             self.fill, self.usable_bytes = 0.0, device.all_idle().usable
@@ -337,12 +328,29 @@ class MemoryFill:
             rise -= (load.stated_bytes - self._at_sample.stated_bytes) / self.usable_bytes
         added_cost = load.cost - self._at_sample.cost
         if added_cost:
-            self._learned.slope.learn(rise, added_cost)
+            self._learned.learn_slope(rise, added_cost)
 
     def _record(self, load: MemoryLoad, now: float) -> None:
-        """Store the load at a new measurement."""
-        passed_s = now - self._at_sample.taken_s
+        """Store the load at a new measurement, and the rates at which requests ended since the last one."""
+        before, rates = self._at_sample, self.end_rates
+        passed_s = now - before.taken_s
         if 0.0 < passed_s < math.inf:
-            self.end_rates.learn(self._at_sample, load, passed_s)
-        self._at_sample = LoadAtSample(now, load.cost, load.stated_bytes, load.released, load.ended)
+            self.end_rates = EndRates(
+                _smoothed(rates.cost, (load.released - before.released) / passed_s),
+                _smoothed(rates.requests, (load.ended - before.ended) / passed_s),
+            )
+        self._at_sample = _LoadAtSample(now, load.cost, load.stated_bytes, load.released, load.ended)
         load.peak = load.in_flight
+
+
+def _cache_fill(view: GpuView) -> _FillEstimate | None:
+    fill, measured_s = view.kv_used_ratio, view.engines_at_s
+    if not view.engines or fill is None or measured_s is None:
+        return None
+    return _FillEstimate(FillBasis.CACHE, fill, None, measured_s, 0.0)
+
+
+def _smoothed(old: float | None, new: float) -> float:
+    """Move a rate towards a newer one; negative rates (counts that began anew) count as 0."""
+    new = max(0.0, new)
+    return new if old is None else old + GAIN * (new - old)

@@ -42,11 +42,7 @@ UNKNOWN_PRESSURE: Final = Pressure(None, "unknown", {})
 
 
 class PressureGauge:
-    """Measures the pressure, and stores the memory fill without load.
-
-    Args:
-        settings: the load that counts as 1, for each term, and the terms that count.
-    """
+    """Measures the pressure, and stores the memory fill without load."""
 
     __slots__ = ("_idle", "_settings", "_terms")
 
@@ -71,11 +67,7 @@ class PressureGauge:
         return Pressure(min(1.0, terms[term]), term, terms)
 
     def _memory(self, view: GpuView) -> float | None:
-        """Memory term, or None while the lowest observed fill is near the target or an engine reports.
-
-        Such a fill would reject requests for ever. Engines allocate their memory in advance and report
-        the fill of their caches themselves.
-        """
+        """Memory term; None while the lowest fill is near the target, or an engine reports its caches."""
         fill, target = view.memory_ratio, self._settings.gpu_memory_target
         if fill is None or not fill >= 0.0 or view.engines_at_s is not None:
             return None

@@ -1,13 +1,10 @@
 """Resource quotas: limit the device memory of each class, and advise admitted requests.
 
-They act beside the memory cap of the concurrency limiter. Nothing is counted twice: each is a bound of
-its own, and the first that is reached acts. The limiter learns how many requests make the fullest device
-as full as ``GPU_MEMORY_TARGET``, in shares of the whole device, and queues the others of every class. A
-quota rejects class by class, in shares of the memory that requests can fill, at once, and also without a
-concurrency limit. So low and mid meet their quota first, and high, on a device, the limiter. The quota of
-high acts first under policies without a concurrency limit, and with engines: they allocate their memory in
-advance, so the limiter learns nothing. On a device no cap exceeds ``GPU_MEMORY_TARGET`` of the whole,
-however much of it is idle.
+They act beside the memory cap of the concurrency limiter, which queues requests of every class at
+``GPU_MEMORY_TARGET`` of the whole device. A quota rejects class by class, in shares of the memory that
+requests can fill, at once, and also without a concurrency limit. So low and mid meet their quota first, and
+high, on a device, the limiter. With engines the quota of high acts: they allocate their memory in advance, so
+the limiter learns nothing. On a device no cap exceeds ``GPU_MEMORY_TARGET`` of the whole.
 """
 
 from __future__ import annotations
@@ -17,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from autoglm_throttle.control.memory import FillBasis, MemoryFill
-from autoglm_throttle.control.memory_load import MemoryLoad
+from autoglm_throttle.control.memory import FillBasis, MemoryFill, MemoryLoad
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.types import Decision, Demand, GpuCondition, GpuView, Priority, Reason, ResourceAdvice
@@ -48,14 +44,6 @@ class _RouteQuota(NamedTuple):
     compute_priority: Priority | None
     """None: the class of the request."""
 
-    def with_policy(self, policy: ResourcePolicy) -> _RouteQuota:
-        """Return it with the values that a route has of its own."""
-        return _RouteQuota(
-            policy.gpu_memory_ratio,
-            self.precisions if policy.precision_hint is None else policy.precision_hint,
-            self.compute_priority if policy.compute_priority is None else policy.compute_priority,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class QuotaView:
@@ -66,9 +54,7 @@ class QuotaView:
     fill: float | None
     """Share of the usable memory that is full, projected to the requests in flight now; None: not known."""
     caps: Mapping[Priority, float]
-    """Caps in force: lower than configured where the whole device would exceed the target. 0: one
-    request at a time.
-    """
+    """Caps in force, lower where the whole device would exceed the target; 0: one request at a time."""
     rejecting: Mapping[Priority, bool]
     """Whether a class is rejected until the fill is 0.05 below its cap, or half of a cap below 0.1."""
     slope: float
@@ -82,12 +68,8 @@ class QuotaView:
 class Quota:
     """Rejects requests that would exceed the memory share of their class, and advises on serving the others.
 
-    Only requests that count as in flight are checked. Not thread-safe: callers hold one lock.
-
-    Args:
-        settings: caps of mid and low, and the labels.
-        gpu: the cap of high (the guard against running out), and the age limits of samples.
-        routes: caps and labels of single routes.
+    Not thread-safe: callers hold one lock. The cap of high is ``gpu_memory_target``; ``routes`` may have caps
+    and labels of their own.
     """
 
     __slots__ = ("_degraded", "_general", "_rejecting", "_routes", "caps", "factor", "load", "memory")
@@ -99,7 +81,7 @@ class Quota:
         """For high, mid and low: share of the memory that requests can fill."""
         self._general = _RouteQuota(None, settings.precisions, settings.compute_priority)
         self._routes = {
-            route.name: self._general.with_policy(policy)
+            route.name: _route_quota(policy, self._general)
             for route in routes
             if (policy := route.resource_policy) is not None
         }
@@ -117,10 +99,7 @@ class Quota:
         self.memory.learn(view, self.load, now)
 
     def rejection(self, demand: Demand, now: float) -> Decision | None:
-        """Rejection of a demand; None: it may be admitted, or memory is not known.
-
-        Nothing is charged: admitted demands are counted with `reserve`.
-        """
+        """Rejection of a demand; None: it may be admitted, holds no slot, or memory is not known."""
         if not demand.holds_slot:
             return None
         fill = self.memory.projected(self.load, now)
@@ -129,7 +108,10 @@ class Quota:
         cap, key = self._cap(demand)
         stated, max_bytes = demand.memory_bytes, self.memory.max_bytes(cap)
         if stated is not None and max_bytes is not None and stated > max_bytes:
-            return _too_large(max_bytes)
+            # More than the class may ever fill: no wait helps.
+            return Decision(
+                False, Reason.TOO_LARGE, "too_large:memory", "memory", int(max_bytes), 0, math.inf, math.inf
+            )
         # With nothing in flight and a fill that stays, waiting would free nothing: admit one request.
         return None if self._alone() else self._above(demand, fill, min(cap, self.memory.ceiling), key)
 
@@ -199,8 +181,7 @@ class Quota:
         memory = self.memory
         if demand.memory_bytes is not None and memory.usable_bytes:
             return demand.memory_bytes / memory.usable_bytes
-        # The first request in flight needs no predicted memory: a wrongly learned slope could otherwise
-        # never be corrected.
+        # The first request needs no predicted memory: a wrong slope could otherwise never be corrected.
         return memory.slope * demand.cost if self.load.in_flight else 0.0
 
     def _label(self, labels: tuple[str, ...], demand: Demand, fill: float | None) -> str:
@@ -217,10 +198,7 @@ class Quota:
         return labels[index]
 
     def _fill_rejection(self, excess: float, fill: float, cap: float) -> Decision:
-        """Build the rejection. Memory becomes free when requests end, and shows with the next measurement.
-
-        The wait is an estimate, unlike that of a bucket, since the duration of requests is unknown.
-        """
+        """Build the rejection. The wait is an estimate, since the duration of requests is unknown."""
         memory = self.memory
         # At least one whole interval: requests rejected within one would otherwise all return at its end.
         wait_s = memory.renewal_s
@@ -233,6 +211,15 @@ class Quota:
         return Decision(False, Reason.GPU, "gpu:memory", "memory", cap, max(0.0, cap - fill), wait_s, wait_s)
 
 
+def _route_quota(policy: ResourcePolicy, general: _RouteQuota) -> _RouteQuota:
+    """Replace the general values by those that a route has of its own."""
+    return _RouteQuota(
+        policy.gpu_memory_ratio,
+        general.precisions if policy.precision_hint is None else policy.precision_hint,
+        general.compute_priority if policy.compute_priority is None else policy.compute_priority,
+    )
+
+
 def _resume_fill(cap: float) -> float:
     """The fill at which a rejected class is admitted again."""
     return max(cap - RESUME_MARGIN, cap / 2)
@@ -241,10 +228,3 @@ def _resume_fill(cap: float) -> float:
 def _still_rejecting(fill: float, cap: float) -> bool:
     """Whether a rejected class is still rejected; always with a cap of 0."""
     return cap <= 0.0 or fill > _resume_fill(cap)
-
-
-def _too_large(limit_bytes: float) -> Decision:
-    """Build the rejection of a demand that states more than its class may ever fill: no wait helps."""
-    return Decision(
-        False, Reason.TOO_LARGE, "too_large:memory", "memory", int(limit_bytes), 0, math.inf, math.inf
-    )

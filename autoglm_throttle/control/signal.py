@@ -1,22 +1,83 @@
-"""Tracks the control signal: detects new samples, their age, and missing telemetry."""
+"""Tracks the control signal: new samples, their age, missing telemetry, and the effect of verdicts."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from autoglm_throttle.control.capacity import BLEND_STEP_S, NEW_AFTER, SAMPLES_TO_TRUST, CapacityTracker
 from autoglm_throttle.control.pressure import UNKNOWN_PRESSURE, Pressure, PressureGauge
-from autoglm_throttle.control.staleness import STARTING_S, Staleness
-from autoglm_throttle.control.verdict_effect import NO_EFFECT, VerdictEffect, effect
+from autoglm_throttle.control.staleness import (
+    BLEND_STEP_S,
+    NEW_AFTER,
+    SAMPLES_TO_TRUST,
+    STARTING_S,
+    CapacityTracker,
+    Staleness,
+)
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.types import ControlCause, GpuView, ServiceStats, Signal, TelemetryState
+from autoglm_throttle.types import ControlCause, GpuCondition, GpuView, ServiceStats, Signal, TelemetryState
 
 LOSS_HOLD_S = 30.0
 """Time after a loss in which the table may not release: a mean without the hot device looks too good."""
 
+_TELEMETRY_CAUSES: Final = {
+    TelemetryState.NONE: ControlCause.NO_DEVICE,
+    TelemetryState.STALE: ControlCause.STALE,
+    TelemetryState.BLIND: ControlCause.BLIND,
+}
 _BELIEVED_STATES = frozenset({TelemetryState.FRESH, TelemetryState.LATE, TelemetryState.STALE})
+
+DEGRADED_FACTOR: Final = 0.7
+"""Share left to a degraded device, far below its baseline in throughput: the mildest default tier."""
+
+_REMAINING_SHARE: Final = {GpuCondition.STALLED: 0.0, GpuCondition.DEGRADED: DEGRADED_FACTOR}
+_CAUSES: Final = (
+    (GpuCondition.STALLED, ControlCause.STALLED),
+    (GpuCondition.DEGRADED, ControlCause.DEGRADED),
+)
+_NO_LOAD: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.LOST})
+
+
+class VerdictEffect(NamedTuple):
+    """Effect of the verdicts of one view on the controller."""
+
+    factor: float = 1.0
+    """0..1, the maximum that policy ``tiers`` admits; each device counts by its weight."""
+    cause: ControlCause | None = None
+    """The worse of the two conditions behind a factor below 1."""
+    stalled: bool = False
+    """Whether every usable device is stalled."""
+    underfed: bool = False
+    """Whether every busy device is underfed, so that its utilization is no reason to reject requests."""
+
+    def explains(self, signal: Signal) -> bool:
+        """Whether a high signal is not caused by load, so that policy ``adaptive`` does not strike."""
+        return self.stalled or (self.underfed and signal is Signal.UTILIZATION)
+
+
+NO_EFFECT: Final = VerdictEffect()
+
+
+def effect(view: GpuView) -> VerdictEffect:
+    """Combine the verdicts of all usable devices; without verdicts there is no effect."""
+    weighted = [
+        (verdict.condition, view.weights.get(key, 1.0))
+        for key, verdict in view.verdicts.items()
+        if verdict.condition is not GpuCondition.LOST
+    ]
+    total_weight = math.fsum(weight for _, weight in weighted)
+    if not total_weight:
+        return NO_EFFECT
+    conditions: set[GpuCondition] = {condition for condition, _ in weighted}
+    remaining = math.fsum(_REMAINING_SHARE.get(condition, 1.0) * weight for condition, weight in weighted)
+    return VerdictEffect(
+        factor=min(1.0, remaining / total_weight),
+        cause=next((cause for condition, cause in _CAUSES if condition in conditions), None),
+        stalled=conditions == {GpuCondition.STALLED},
+        underfed=conditions - _NO_LOAD == {GpuCondition.UNDERFED},
+    )
 
 
 class NewSample(NamedTuple):
@@ -28,24 +89,19 @@ class NewSample(NamedTuple):
     """Whether the sample before it was too old to be believed."""
 
 
+@dataclass(slots=True)
 class _SampleState:
     """The newest sample of the signal, and the samples that must follow before it is trusted."""
 
-    def __init__(self, term: str) -> None:
-        self.pct: float | None = None
-        self.term: str = term
-        """The term of the signal that decided."""
-        self.measured_s: float | None = None
-        """Time of the measurement; None before the first sample."""
-        self.newest_s: dict[Signal, float] = {}
-        """Time of the newest sample of each signal, whether or not it is in force now."""
-        self.untrusted: int = 0
-        """New samples that must still come after an outage."""
-
-    def record(self, pct: float, term: str, measured_s: float, *, after_outage: bool) -> None:
-        """Store a new sample."""
-        self.untrusted = max(0, (SAMPLES_TO_TRUST if after_outage else self.untrusted) - 1)
-        self.pct, self.term, self.measured_s = pct, term, measured_s
+    term: str
+    """The term of the signal that decided."""
+    pct: float | None = None
+    measured_s: float | None = None
+    """Time of the measurement; None before the first sample."""
+    newest_s: dict[Signal, float] = field(default_factory=dict)
+    """Time of the newest sample of each signal, whether or not it is in force now."""
+    untrusted: int = 0
+    """New samples that must still come after an outage."""
 
 
 class _DeviceLosses:
@@ -61,15 +117,9 @@ class _DeviceLosses:
         self._lost_until_s = -math.inf
         self._known_until_s = -math.inf
 
-    def reset(self) -> None:
-        """Accept the shares of the next view as they are."""
-        self.capacity.reset()
-        self.admitted_share.reset()
-
     def observe(self, view: GpuView, staleness: Staleness, now: float) -> None:
-        """Process a view; a loss holds the release."""
+        """Process a view; a loss holds the release: a mean without the lost device looks too good."""
         usable = _usable(view)
-        # A mean without the lost device looks too good: hold the release.
         if usable < self._usable:
             self.release_s = now + LOSS_HOLD_S
         self._usable = usable
@@ -80,24 +130,16 @@ class _DeviceLosses:
 
     def are_down(self, is_stalled: bool, now: float) -> bool:
         """Whether all devices are lost, or stalled as given, by telemetry that is not too old."""
-        # A loss is as young as the newest reading, since a lost device reports nothing; a stall is as young
-        # as its measurement.
+        # A lost device reports nothing: its loss is as young as the reading, a stall as its measurement.
         return (is_stalled and now <= self._known_until_s) or now <= self._lost_until_s
 
 
 class SignalTracker:
-    """Tracks signal, capacity and telemetry state for every policy.
-
-    Args:
-        settings: the signal, as configured.
-        gpu: the interval, the age limits of late and missing samples, and the targets of the pressure.
-        now: monotonic seconds; telemetry counts as starting from here, or from `started` on.
-    """
+    """Tracks signal, capacity and telemetry state for every policy, from construction or `started` on."""
 
     def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
         self._settings = settings
         self._configured = Staleness(gpu)
-        """Age limits at the configured interval."""
         self._staleness: Staleness = self._configured
         """Age limits at the newest sample."""
         self._gauge = PressureGauge(gpu)
@@ -106,14 +148,13 @@ class SignalTracker:
         self.signal: Signal = Signal.PRESSURE if settings.signal is Signal.PRESSURE else Signal.UTILIZATION
         """The signal in force."""
         self.pressure: Pressure = UNKNOWN_PRESSURE
-        """At the newest view."""
+        """At the newest view, whether or not it is the signal in force."""
         self.effect: VerdictEffect = NO_EFFECT
         """Effect of the verdicts of the newest view."""
         self._deadline_s = now + STARTING_S
         self._devices = _DeviceLosses(self._staleness, now)
-        self._sample = _SampleState(
-            "utilization" if self.signal is Signal.UTILIZATION else UNKNOWN_PRESSURE.term
-        )
+        by_use = self.signal is Signal.UTILIZATION
+        self._sample = _SampleState("utilization" if by_use else UNKNOWN_PRESSURE.term)
 
     @property
     def term(self) -> str:
@@ -127,17 +168,15 @@ class SignalTracker:
     def no_source(self) -> None:
         """Stop expecting samples: without a source none is missing."""
         self.expects_source = False
-        self._devices.reset()
+        self._devices.capacity.reset()
+        self._devices.admitted_share.reset()
 
     def lost(self) -> None:
         """Count telemetry as blind at once, as after a long outage."""
         self._sample.measured_s = -math.inf
 
     def observe(self, view: GpuView, stats: ServiceStats, now: float) -> NewSample | None:
-        """Process a view and return its new sample, if it holds one.
-
-        A view without the signal in force, or hardly younger than the last one, holds none.
-        """
+        """Process a view and return its sample, if it is new and holds the signal in force."""
         self.expects_source = True
         staleness = self._configured.for_intervals(view.interval_s, view.period_s)
         self._devices.observe(view, staleness, now)
@@ -151,9 +190,11 @@ class SignalTracker:
             return None
         after_outage = self.state(now) in {TelemetryState.STALE, TelemetryState.BLIND}
         self._staleness = staleness
+        newest = self._sample
         # A timestamp in the future would make all later samples look old.
-        self._sample.newest_s[self.signal] = min(measured_s, now)
-        self._sample.record(pct, term, min(measured_s, now), after_outage=after_outage)
+        newest.newest_s[self.signal] = newest.measured_s = min(measured_s, now)
+        newest.pct, newest.term = pct, term
+        newest.untrusted = max(0, (SAMPLES_TO_TRUST if after_outage else newest.untrusted) - 1)
         return NewSample(pct, after_outage)
 
     @property
@@ -162,7 +203,7 @@ class SignalTracker:
         return not self._sample.untrusted
 
     def is_ready(self, now: float) -> bool:
-        """Whether at least one device is not stalled; telemetry that is too old counts as yes."""
+        """Whether at least one device is not stalled; without devices, or by too old telemetry, True."""
         return not (self.expects_source and self._devices.are_down(self.effect.stalled, now))
 
     def may_release(self, now: float) -> bool:
@@ -200,13 +241,9 @@ class SignalTracker:
 
     def cause(self, state: TelemetryState, capacity: float, otherwise: ControlCause) -> ControlCause:
         """Cause of the factor: telemetry if that is the cause, else ``otherwise``."""
-        if state is TelemetryState.NONE:
-            return ControlCause.NO_DEVICE
-        if not capacity:
+        if not capacity and state is not TelemetryState.NONE:
             return ControlCause.LOST
-        if state is TelemetryState.STALE:
-            return ControlCause.STALE
-        return ControlCause.BLIND if state is TelemetryState.BLIND else otherwise
+        return _TELEMETRY_CAUSES.get(state, otherwise)
 
     def valid_until(self, state: TelemetryState, now: float) -> float:
         """Time until which age alone changes nothing."""
@@ -226,18 +263,15 @@ class SignalTracker:
 
     def sampled_at(self, samples: int, now: float) -> float:
         """Earliest time at which ``samples`` more samples can have arrived."""
-        interval_s = self._staleness.interval_s
-        measured_s = self._sample.measured_s
+        interval_s, measured_s = self._staleness.interval_s, self._sample.measured_s
         following = now if measured_s is None else measured_s + interval_s
         return self._due(following, now) + (samples - 1) * interval_s
 
     def release_at(self, samples: int, calm: int, now: float) -> float:
         """Time of the first sample at which ``samples`` calm ones in a row may have been believed.
 
-        Args:
-            samples: number of calm samples needed.
-            calm: number already observed; they count only if the next one may be believed, too.
-            now: monotonic seconds; the result is one interval from here if nothing can be predicted.
+        Of them ``calm`` were observed already; they count only if the next one may be believed, too. The
+        result is one interval from now if nothing can be predicted.
         """
         interval_s, measured_s = self._staleness.interval_s, self._sample.measured_s
         if measured_s is None or measured_s == -math.inf:

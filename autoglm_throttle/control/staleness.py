@@ -1,10 +1,9 @@
-"""Defines how far an old signal can be believed, and the assumption that replaces it.
-
-A signal that stopped is first held, then blended into an assumption, then replaced by it:
-it never admits or rejects all requests at once.
-"""
+"""The age of telemetry: its state, the drift of the factor, and the usable share of the devices."""
 
 from __future__ import annotations
+
+import math
+from collections import deque
 
 from autoglm_throttle.settings.groups.gpu import GpuSettings, stale_at_least_s
 from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
@@ -17,6 +16,15 @@ CONSERVATIVE = 0.7
 
 PERIODS_TO_STALE = 2.5
 """A source that measures anew every 30 s is stale after 75: one measurement may be missed, a second not."""
+
+SAMPLES_TO_TRUST = 3
+"""New samples after a fault before their values may act: the number that triggers the table."""
+
+NEW_AFTER = 0.5
+"""Least share of the sampling interval between two samples: sources read in turn make one strike."""
+
+BLEND_STEP_S = 0.25
+"""Seconds between two steps of the factor while telemetry is stale."""
 
 
 class Staleness:
@@ -59,15 +67,12 @@ class Staleness:
             return TelemetryState.FRESH
         if age_s <= self.stale_s:
             return TelemetryState.LATE
-        if age_s <= self.blind_s:
-            return TelemetryState.STALE
-        return TelemetryState.BLIND
+        return TelemetryState.STALE if age_s <= self.blind_s else TelemetryState.BLIND
 
     def assumed(self, held: float) -> float:
         """Factor of a blind controller that last held ``held``."""
-        if self._settings.gpu_unknown is MissingTelemetryMode.LAST:
-            return held
         return {
+            MissingTelemetryMode.LAST: held,
             MissingTelemetryMode.OPEN: 1.0,
             MissingTelemetryMode.CONSERVATIVE: CONSERVATIVE,
             MissingTelemetryMode.CLOSED: 0.0,
@@ -78,16 +83,78 @@ class Staleness:
         return held + (self.assumed(held) - held) * self._drift_progress(age_s)
 
     def capacity(self, held: float, age_s: float) -> float:
-        """Usable share of the devices: as last observed, and once telemetry is blind, all of them.
-
-        A loss is believed only while reads go on: a broken sensor must not cause a permanent outage.
-        """
-        return (
-            held
-            if self._settings.gpu_unknown is MissingTelemetryMode.LAST
-            else held + (1.0 - held) * self._drift_progress(age_s)
-        )
+        """Usable share of the devices: as last observed, and once telemetry is blind, all of them."""
+        # A loss is believed only while reads go on: a broken sensor must not cause a permanent outage.
+        if self._settings.gpu_unknown is MissingTelemetryMode.LAST:
+            return held
+        return held + (1.0 - held) * self._drift_progress(age_s)
 
     def _drift_progress(self, age_s: float) -> float:
         """Progress of the drift: 0 until stale, 1 from blind on."""
         return min(1.0, max(0.0, (age_s - self.stale_s) / (self.blind_s - self.stale_s)))
+
+
+class CapacityTracker:
+    """Tracks one share in force, 0..1, as reported by the views.
+
+    The first view sets the share. Later ones lower it at once. It rises only after three new samples in a
+    row that report more than the share in force, to the least of them: a device that comes and goes
+    counts as lost. While no view comes it drifts, by its age, to the assumption for missing telemetry.
+    """
+
+    def __init__(self, staleness: Staleness, now: float) -> None:
+        self._spacing_s = NEW_AFTER * staleness.interval_s
+        self._staleness = staleness
+        self._share = 1.0
+        self._viewed_s = now
+        self._is_first = True
+        self._higher: deque[float] = deque(maxlen=SAMPLES_TO_TRUST)
+        """Values of the last new samples, while all of them in a row report more than the share in force."""
+        self._measured_s = -math.inf
+        """Time of the newest sample that reported more."""
+
+    def reset(self) -> None:
+        """Accept the next view as it is, like the first one."""
+        self._is_first = True
+
+    def observe(self, reported: float, measured_s: float, staleness: Staleness, now: float) -> None:
+        """Process the share, 0..1, that a view reports, measured at ``measured_s``.
+
+        A view that reports more and is no new sample counts as no view at all: the share drifts.
+        """
+        held = self.at(now)
+        if now - self._viewed_s > self._staleness.stale_s:
+            self._higher.clear()
+        self._staleness = staleness
+        if self._is_first or reported <= held:
+            self._is_first, self._share, self._viewed_s = False, reported, now
+            self._higher.clear()
+        elif min(measured_s, now) - self._measured_s > self._spacing_s:
+            self._higher.append(reported)
+            self._measured_s = min(measured_s, now)
+            self._share = min(self._higher) if len(self._higher) == SAMPLES_TO_TRUST else held
+            self._viewed_s = now
+
+    def at(self, now: float) -> float:
+        """The share in force."""
+        return self._staleness.capacity(self._share, now - self._viewed_s)
+
+    def valid_until(self, now: float) -> float:
+        """Time until which the share holds without a new view; at 0, until the next view is due."""
+        if not self.at(now):
+            return self._due_s(now)
+        if self._share == 1.0 or now - self._viewed_s > self._staleness.blind_s:
+            return math.inf
+        return max(now + BLEND_STEP_S, self._viewed_s + self._staleness.stale_s)
+
+    def rises_at(self, now: float) -> float:
+        """Time of the first sample that could raise it, if all from the next one on report more."""
+        first_s = self._due_s(now)
+        counted = len(self._higher) if first_s - self._viewed_s <= self._staleness.stale_s else 0
+        return first_s + (max(1, SAMPLES_TO_TRUST - counted) - 1) * self._staleness.interval_s
+
+    def _due_s(self, now: float) -> float:
+        """Time of the next view; once one has reported more, of the next new measurement."""
+        step_s = self._staleness.interval_s if self._higher else self._staleness.sample_interval_s
+        due_s = self._viewed_s + step_s
+        return due_s if due_s > now else now + step_s

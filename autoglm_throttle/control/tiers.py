@@ -1,13 +1,12 @@
-"""Policy ``tiers``: strikes, bands and hysteresis, taken literally."""
+"""Policy ``tiers``: strikes, bands and hysteresis, taken literally; and the protocol of all policies."""
 
 from __future__ import annotations
 
-from autoglm_throttle.control.capacity import SAMPLES_TO_TRUST
-from autoglm_throttle.control.pressure import Pressure
-from autoglm_throttle.control.signal import SignalTracker
-from autoglm_throttle.control.table import TierTable
-from autoglm_throttle.control.verdict_effect import VerdictEffect
-from autoglm_throttle.settings.groups.control import ControlSettings
+from typing import Protocol
+
+from autoglm_throttle.control.signal import NewSample, SignalTracker, VerdictEffect
+from autoglm_throttle.control.staleness import SAMPLES_TO_TRUST
+from autoglm_throttle.settings.groups.control import ControlSettings, Tiers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
     ControlCause,
@@ -19,42 +18,69 @@ from autoglm_throttle.types import (
 )
 
 
+class Controller(Protocol):
+    """Decides, under one policy, the share of the nominal rates that may be refilled."""
+
+    @property
+    def tracker(self) -> SignalTracker:
+        """The signal and its age, the same under every policy; a change shows in the next state."""
+        ...
+
+    def observe(
+        self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float, /
+    ) -> ControlState:
+        """Process a new view of the GPUs with the limiter's report and the service's own statistics."""
+        ...
+
+    def control_state(self, now: float, report: LimiterReport | None = None, /) -> ControlState:
+        """Return the ControlState in force, with its age considered; valid until its ``valid_until_s``.
+
+        With a ``report`` the load is that of now; only ``in_flight`` and ``limit`` are read.
+        """
+        ...
+
+
+def tier_factor(tiers: Tiers, signal_pct: float) -> float:
+    """Factor of the highest edge below the signal, else 1. A signal equal to an edge is not above it.
+
+    Args:
+        tiers: ``(edge_pct, factor)`` with rising edges in 0..100 and falling factors in 0..1.
+        signal_pct: the signal, 0..100.
+    """
+    factor = 1.0
+    for edge_pct, step in tiers:
+        if signal_pct > edge_pct:
+            factor = step
+    return factor
+
+
 class _VerdictCap:
     """The maximum factor that the verdicts allow: it falls at once, and rises by steps."""
 
     def __init__(self, recovery_step: float) -> None:
         self._recovery_step = recovery_step
-        self._calm = 0
+        self.samples_to_rise: int = SAMPLES_TO_TRUST
+        """New samples that must allow more before the maximum rises."""
         self.factor: float = 1.0
         self.cause: ControlCause | None = None
         """Cause of the newest reduction."""
 
-    @property
-    def samples_to_rise(self) -> int:
-        """New samples that must allow more before the maximum rises."""
-        return SAMPLES_TO_TRUST - self._calm
-
     def follow(self, effect: VerdictEffect) -> None:
         """Apply the effect of the verdicts at a new sample."""
-        self._calm = self._calm + 1 if effect.factor > self.factor else 0
+        self.samples_to_rise = self.samples_to_rise - 1 if effect.factor > self.factor else SAMPLES_TO_TRUST
         if effect.factor < self.factor:
             self.factor, self.cause = effect.factor, effect.cause
-        elif self._calm >= SAMPLES_TO_TRUST:
+        elif self.samples_to_rise <= 0:
             self.factor = min(effect.factor, self.factor + self._recovery_step)
 
 
 class TierController:
-    """Applies the table once for each new sample, with or without traffic.
-
-    Args:
-        settings: the signal, the table and its hysteresis.
-        gpu: targets of the pressure, and the handling of late samples.
-        now: monotonic seconds.
-    """
+    """Applies the table once for each new sample, with or without traffic."""
 
     def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
-        self._tracker = SignalTracker(settings, gpu, now)
-        self._table = TierTable(settings.tiers)
+        self.tracker: SignalTracker = SignalTracker(settings, gpu, now)
+        self.sample: NewSample | None = None
+        """The new sample of the last view; None: it held none."""
         self._settings = settings
         self._strikes = 0
         self._calm = 0
@@ -64,53 +90,30 @@ class TierController:
         self._cap = _VerdictCap(settings.tier_recovery_step)
         self._control_state = self._publish(now, since_s=now)
 
-    @property
-    def pressure(self) -> Pressure:
-        """The pressure at the newest view."""
-        return self._tracker.pressure
-
-    def is_ready(self, now: float) -> bool:
-        """Whether at least one device is not stalled, by telemetry that is not too old."""
-        return self._tracker.is_ready(now)
-
-    def started(self, now: float) -> None:
-        """Restart the wait for the first sample."""
-        self._tracker.started(now)
-
     def observe(self, view: GpuView, _report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Apply the table to a new view; the limiter's report is ignored."""
-        held = self._tracker.drifted_factor(self._tier, now)
-        sample = self._tracker.observe(view, stats, now)
+        held = self.tracker.drifted_factor(self._tier, now)
+        sample = self.sample = self.tracker.observe(view, stats, now)
         if sample is not None:
             if sample.after_outage:
                 self._tier = held
                 self._strikes = self._calm = 0
             self._step(sample.pct, now)
-            self._cap.follow(self._tracker.effect)
+            self._cap.follow(self.tracker.effect)
         return self._publish(now)
 
     def control_state(self, now: float, _report: LimiterReport | None = None) -> ControlState:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
         return self._publish(now)
 
-    def no_source(self, now: float) -> ControlState:
-        """Continue without a source: the nominal rates, since no sample is missing."""
-        self._tracker.no_source()
-        return self._publish(now)
-
-    def source_lost(self, now: float) -> ControlState:
-        """Count telemetry as blind at once, as after a long outage."""
-        self._tracker.lost()
-        return self._publish(now)
-
     def _step(self, signal_pct: float, now: float) -> None:
-        table, settings = self._table, self._settings
-        self._strikes = self._strikes + 1 if signal_pct > table.edge_pct else 0
-        want = table.factor(signal_pct) if self._strikes >= settings.tier_samples else 1.0
-        up = table.factor(signal_pct + settings.tier_release_margin_pct)
+        settings = self._settings
+        self._strikes = self._strikes + 1 if signal_pct > settings.tiers[0][0] else 0
+        want = tier_factor(settings.tiers, signal_pct) if self._strikes >= settings.tier_samples else 1.0
+        up = tier_factor(settings.tiers, signal_pct + settings.tier_release_margin_pct)
         if want < self._tier:
             self._tier, self._calm, self._cause = want, 0, ControlCause.TIER
-        elif up > self._tier and self._tracker.may_release(now):
+        elif up > self._tier and self.tracker.may_release(now):
             self._calm += 1
             self._cause = ControlCause.HELD
             if self._calm >= settings.tier_release_samples:
@@ -127,7 +130,7 @@ class TierController:
 
     def _may_rise_at(self, capacity: float, remaining_share: float, now: float) -> float:
         """Time of the first sample that could raise a factor of 0, held by a loss, a stall or the table."""
-        tracker = self._tracker
+        tracker = self.tracker
         back_s = 0.0 if capacity else tracker.readmits_at(now)
         if remaining_share:
             return back_s
@@ -136,7 +139,7 @@ class TierController:
         return max(back_s, tracker.release_at(self._settings.tier_release_samples, self._calm, now))
 
     def _publish(self, now: float, since_s: float | None = None) -> ControlState:
-        tracker = self._tracker
+        tracker = self.tracker
         expects = tracker.expects_source
         state, capacity = tracker.state(now), tracker.capacity(now)
         remaining_share = tracker.drifted_factor(min(self._tier, self._cap.factor), now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoglm_throttle.control.memory_load import MemoryLoad
+from autoglm_throttle.control.memory import MemoryLoad
 from autoglm_throttle.control.quota import Quota
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy

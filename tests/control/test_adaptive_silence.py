@@ -17,7 +17,7 @@ from autoglm_throttle.types import (
     Signal,
     TelemetryState,
 )
-from tests.control.views import T0, adaptive, quiet, see, view, waiting
+from tests.control.views import T0, adaptive, no_source, quiet, see, source_lost, view, waiting
 
 N = 1600.0
 WORK = ServiceStats()
@@ -190,7 +190,7 @@ def test_without_a_source_the_limiter_acts_alone() -> None:
     controller = adaptive()
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
-    regime = controller.no_source(T0 + 3)
+    regime = no_source(controller, T0 + 3)
     assert (regime.cause, regime.telemetry, regime.valid_until_s) == (
         ControlCause.NO_DEVICE,
         TelemetryState.NONE,
@@ -203,14 +203,14 @@ def test_without_a_source_the_limiter_acts_alone() -> None:
 def test_without_a_source_an_earlier_loss_rejects_nothing() -> None:
     controller = adaptive()
     see(controller, view(None, 0.0), T0)
-    assert controller.no_source(T0 + 1).factor == 1.0
+    assert no_source(controller, T0 + 1).factor == 1.0
 
 
 def test_a_source_that_is_gone_releases_at_once() -> None:
     controller = adaptive(unknown=MissingTelemetryMode.CLOSED)
     for n in range(3):
         assert controller.observe(view(86.0), waiting(), WORK, T0 + n).table_factor > 0.0
-    regime = controller.source_lost(T0 + 2.5)
+    regime = source_lost(controller, T0 + 2.5)
     assert (regime.cause, regime.factor, regime.budget_rps) == (ControlCause.BLIND, 1.0, None)
     assert regime.table_factor == 0.0, "the literal table would be shut"
 
@@ -218,7 +218,7 @@ def test_a_source_that_is_gone_releases_at_once() -> None:
 def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
     controller = adaptive(unknown=MissingTelemetryMode.CONSERVATIVE)
     assert controller.control_state(T0 + 60.0).telemetry is TelemetryState.BLIND
-    controller.started(T0 + 60.0)
+    controller.tracker.started(T0 + 60.0)
     regime = controller.control_state(T0 + 60.0)
     assert (regime.telemetry, regime.table_factor) == (TelemetryState.STARTING, 1.0)
 
@@ -235,7 +235,7 @@ def test_it_acts_on_the_pressure_where_that_is_the_signal() -> None:
     assert regime.load == pytest.approx(0.9 / 0.92)
     assert regime.tier == 0.0
     assert regime.budget_rps == pytest.approx(115.0)
-    assert controller.pressure.terms == pytest.approx({"memory": 0.9 / 0.92, "latency": 0.9})
+    assert controller.tracker.pressure.terms == pytest.approx({"memory": 0.9 / 0.92, "latency": 0.9})
 
 
 def test_a_pressure_of_which_nothing_is_known_is_no_signal() -> None:

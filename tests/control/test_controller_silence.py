@@ -11,13 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.capacity import BLEND_STEP_S
-from autoglm_throttle.control.staleness import STARTING_S
+from autoglm_throttle.control.staleness import BLEND_STEP_S, STARTING_S
 from autoglm_throttle.control.tiers import TierController
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
-from tests.control.views import T0, feed, held_at, see, staleness, tiers, view
+from tests.control.views import T0, feed, held_at, no_source, see, source_lost, staleness, tiers, view
 
 
 def test_a_view_no_younger_than_the_last_is_no_new_signal() -> None:
@@ -130,7 +129,7 @@ def test_a_first_sample_that_never_comes(
 def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
     controller = tiers(unknown=MissingTelemetryMode.CONSERVATIVE)
     assert controller.control_state(T0 + 60.0).telemetry is TelemetryState.BLIND
-    controller.started(T0 + 60.0)
+    controller.tracker.started(T0 + 60.0)
     regime = controller.control_state(T0 + 60.0)
     assert (regime.telemetry, regime.factor, regime.valid_until_s) == (
         TelemetryState.STARTING,
@@ -142,7 +141,7 @@ def test_the_first_sample_is_due_from_the_start_of_the_reading() -> None:
 
 def test_a_start_makes_no_old_sample_new() -> None:
     controller, last = held_at(0.4, MissingTelemetryMode.CONSERVATIVE)
-    controller.started(last + 100.0)
+    controller.tracker.started(last + 100.0)
     assert controller.control_state(last + 100.0).telemetry is TelemetryState.BLIND
 
 
@@ -221,25 +220,25 @@ def test_late_samples_change_nothing_and_need_no_new_trust() -> None:
 
 def test_gone_is_blind_at_once_and_a_sample_brings_it_back() -> None:
     controller, last = held_at(0.0, MissingTelemetryMode.OPEN)
-    regime = controller.source_lost(last + 0.5)
+    regime = source_lost(controller, last + 0.5)
     assert (regime.telemetry, regime.factor, regime.cause) == (TelemetryState.BLIND, 1.0, ControlCause.BLIND)
     assert (regime.load, regime.valid_until_s) == (None, math.inf)
     assert see(controller, view(50), last + 1).factor == 1.0
 
 
 def test_gone_before_any_sample_ends_the_start() -> None:
-    assert tiers(unknown=MissingTelemetryMode.CONSERVATIVE).source_lost(T0).factor == 0.7
+    assert source_lost(tiers(unknown=MissingTelemetryMode.CONSERVATIVE), T0).factor == 0.7
 
 
 def test_lost_source_at_factor_0_keeps_a_recheck_time() -> None:
     controller, last = held_at(0.4, MissingTelemetryMode.CLOSED)
-    regime = controller.source_lost(last)
+    regime = source_lost(controller, last)
     assert (regime.factor, regime.may_rise_at_s, regime.valid_until_s) == (0.0, last + 1, last + 1)
 
 
 @pytest.mark.parametrize("unknown", MissingTelemetryMode)
 def test_no_source_at_all_is_not_blind(unknown: MissingTelemetryMode) -> None:
-    regime = tiers(unknown=unknown).no_source(T0 + 1)
+    regime = no_source(tiers(unknown=unknown), T0 + 1)
     assert (regime.factor, regime.tier, regime.load) == (1.0, 1.0, None)
     assert (regime.telemetry, regime.cause, regime.valid_until_s) == (
         TelemetryState.NONE,
@@ -250,9 +249,9 @@ def test_no_source_at_all_is_not_blind(unknown: MissingTelemetryMode) -> None:
 
 def test_a_source_that_turns_up_after_all_is_followed() -> None:
     controller = tiers()
-    controller.no_source(T0)
+    no_source(controller, T0)
     assert feed(controller, 96, 96, 96, start=T0 + 100) == [1, 1, 0]
-    assert controller.no_source(T0 + 103).factor == 1.0
+    assert no_source(controller, T0 + 103).factor == 1.0
 
 
 # --- when a shut door may open ---

@@ -12,7 +12,7 @@ from autoglm_throttle.control.signal import LOSS_HOLD_S
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import ControlCause, MissingTelemetryMode, TelemetryState
 from tests.control.slow_table import SlowTable
-from tests.control.views import SLOW_RELEASE, T0, adaptive, feed, see, tiers, view
+from tests.control.views import SLOW_RELEASE, T0, adaptive, feed, no_source, see, tiers, view
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_recovered_source_is_trusted_at_once() -> None:
     """Nothing was expected in between, so nothing was shut."""
     for controller in (tiers(), adaptive()):
         see(controller, view(None, 0.0), T0)
-        assert controller.no_source(T0 + 1).factor == 1.0
+        assert no_source(controller, T0 + 1).factor == 1.0
         assert see(controller, view(50.0), T0 + 2).factor == 1.0
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.verdict_effect import NO_EFFECT, effect
+from autoglm_throttle.control.signal import NO_EFFECT, effect
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import ControlCause, GpuCondition, GpuVerdict, GpuView, ServiceStats, Signal
 from tests.control.views import T0, adaptive, see, tiers, view, waiting

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.memory import FillBasis, MemoryFill
-from autoglm_throttle.control.memory_load import MemoryLoad
+from autoglm_throttle.control.memory import FillBasis, MemoryFill, MemoryLoad
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import Demand, GpuSample
 from tests.control.quotas import GB, card, loaded, seen, unloaded
@@ -51,15 +50,15 @@ def test_weights_are_no_fill() -> None:
 
 def test_a_model_that_is_still_loading_is_no_work() -> None:
     memory, _, _ = watched((5.0, 0), (40.0, 0))
-    assert memory.idle_bytes(KEY) == 40 * GB
+    assert memory.idle_bytes.get(KEY) == 40 * GB
     assert memory.fill == 0.0
 
 
 def test_after_the_first_request_idle_only_falls() -> None:
     memory, _, _ = watched((40.0, 0), (50.0, 2), (45.0, 0))
-    assert memory.idle_bytes(KEY) == 40 * GB
+    assert memory.idle_bytes.get(KEY) == 40 * GB
     memory, _, _ = watched((40.0, 0), (50.0, 2), (35.0, 0))
-    assert memory.idle_bytes(KEY) == 35 * GB
+    assert memory.idle_bytes.get(KEY) == 35 * GB
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 6)), min_size=1, max_size=20))
@@ -71,7 +70,7 @@ def test_idle_only_falls_and_the_slope_is_never_negative(steps: list[tuple[float
         loaded(load, more)
         unloaded(load, -more)
         memory.learn(seen(card(used_gb, float(now))), load, float(now))
-        idle = memory.idle_bytes(KEY)
+        idle = memory.idle_bytes.get(KEY)
         assert idle is not None
         assert memory.slope >= 0.0
         fill = memory.projected(load, float(now))

@@ -11,9 +11,8 @@ import pytest
 from autoglm_throttle import Settings
 from autoglm_throttle.admission import factory
 from autoglm_throttle.control.adaptive import AdaptiveController
-from autoglm_throttle.control.controller import Controller
-from autoglm_throttle.control.nominal import ConcurrencyController, FixedController
-from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.control.nominal import NominalController
+from autoglm_throttle.control.tiers import Controller, TierController
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
@@ -26,7 +25,7 @@ from autoglm_throttle.types import (
     Signal,
     TelemetryState,
 )
-from tests.control.views import T0, see, view, waiting
+from tests.control.views import T0, no_source, see, source_lost, view, waiting
 
 WORK = ServiceStats()
 PRESSURE = ControlSettings(signal=Signal.PRESSURE)
@@ -41,8 +40,8 @@ def chosen(policy: Policy, **settings: Any) -> Controller:
     [
         (Policy.ADAPTIVE, AdaptiveController),
         (Policy.TIERS, TierController),
-        (Policy.CONCURRENCY, ConcurrencyController),
-        (Policy.FIXED, FixedController),
+        (Policy.CONCURRENCY, NominalController),
+        (Policy.FIXED, NominalController),
     ],
 )
 def test_each_policy_has_its_controller(policy: Policy, kind: type) -> None:
@@ -52,20 +51,20 @@ def test_each_policy_has_its_controller(policy: Policy, kind: type) -> None:
 @pytest.mark.parametrize("policy", Policy)
 def test_every_policy_speaks_the_same_language(policy: Policy) -> None:
     controller = chosen(policy)
-    assert controller.pressure.value is None
-    controller.started(T0 + 1)
+    assert controller.tracker.pressure.value is None
+    controller.tracker.started(T0 + 1)
     states = [
         controller.observe(view(50.0, memory=0.46), waiting(), WORK, T0 + 2),
         controller.control_state(T0 + 3),
         controller.control_state(T0 + 3, waiting()),
-        controller.source_lost(T0 + 4),
-        controller.no_source(T0 + 5),
+        source_lost(controller, T0 + 4),
+        no_source(controller, T0 + 5),
     ]
     assert [r.telemetry.value for r in states] == ["fresh", "fresh", "fresh", "blind", "none"]
     for state in states:
         assert (state.factor, state.ceilings, state.budget_rps) == (1.0, (1.0, 1.0, 1.0), None)
         assert (state.signal, state.term) == (Signal.UTILIZATION, "utilization")
-    assert controller.pressure.terms == {"memory": 0.5}
+    assert controller.tracker.pressure.terms == {"memory": 0.5}
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -103,7 +102,7 @@ def test_under_tiers_every_class_has_the_same_ceiling_and_the_table_is_armed() -
         state = see(controller, view(91.0, 0.5), T0 + n)
     assert state.ceilings == (0.2, 0.2, 0.2)
     assert (state.factor, state.table_factor, state.budget_rps, state.armed) == (0.2, 0.2, None, True)
-    assert controller.no_source(T0 + 3).armed is False
+    assert no_source(controller, T0 + 3).armed is False
 
 
 def test_under_tiers_the_pressure_moves_the_bands() -> None:
@@ -127,7 +126,7 @@ def test_term_is_reported_while_its_signal_is_held() -> None:
     controller.observe(view(10.0), LimiterReport(), ServiceStats(p95_s=1.0, slo_s=2.0), T0)
     state = controller.observe(view(10.0), LimiterReport(), WORK, T0 + 1)
     assert (state.load, state.term) == (0.5, "latency")
-    assert controller.pressure.term == "unknown"
+    assert controller.tracker.pressure.term == "unknown"
 
 
 # --- gate and fixed ---
@@ -138,26 +137,24 @@ def test_term_is_reported_while_its_signal_is_held() -> None:
 )
 def test_under_concurrency_the_load_is_the_occupancy(in_flight: int, limit: float, load: float) -> None:
     word = LimiterReport(in_flight=in_flight, limit=limit)
-    observed = ConcurrencyController(ControlSettings(), GpuSettings(), T0)
+    observed = chosen(Policy.CONCURRENCY)
     assert observed.observe(view(99.0), word, WORK, T0).load == load
-    asked = ConcurrencyController(ControlSettings(), GpuSettings(), T0)
-    assert asked.no_source(T0).load == 0.0
+    asked = chosen(Policy.CONCURRENCY)
+    assert no_source(asked, T0).load == 0.0
     assert asked.control_state(T0 + 1, word).load == load
-    assert asked.control_state(T0 + 2).load == asked.source_lost(T0 + 3).load == load
+    assert asked.control_state(T0 + 2).load == source_lost(asked, T0 + 3).load == load
 
 
-@pytest.mark.parametrize("kind", [FixedController, ConcurrencyController])
-def test_rates_stay_nominal_and_telemetry_age_is_reported(
-    kind: type[FixedController] | type[ConcurrencyController],
-) -> None:
-    controller = kind(ControlSettings(), GpuSettings(gpu_unknown=MissingTelemetryMode.CLOSED), T0)
+@pytest.mark.parametrize("policy", [Policy.FIXED, Policy.CONCURRENCY])
+def test_rates_stay_nominal_and_telemetry_age_is_reported(policy: Policy) -> None:
+    controller = chosen(policy, gpu_unknown=MissingTelemetryMode.CLOSED)
     hot = replace(view(100.0, 0.0), taken_at_s=T0 + 1)
     states: list[ControlState] = [
         controller.control_state(T0),
         see(controller, hot, T0 + 1),
         controller.control_state(T0 + 10),
         controller.control_state(T0 + 100),
-        controller.no_source(T0 + 101),
+        no_source(controller, T0 + 101),
     ]
     assert [state.telemetry for state in states] == [
         TelemetryState.STARTING,
@@ -166,9 +163,9 @@ def test_rates_stay_nominal_and_telemetry_age_is_reported(
         TelemetryState.BLIND,
         TelemetryState.NONE,
     ]
-    controller.started(T0 + 102)
-    load = None if kind is FixedController else 0.0
-    for state in [*states, controller.source_lost(T0 + 103)]:
+    controller.tracker.started(T0 + 102)
+    load = None if policy is Policy.FIXED else 0.0
+    for state in [*states, source_lost(controller, T0 + 103)]:
         assert (state.factor, state.tier, state.load, state.cause) == (
             1.0,
             1.0,

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.capacity import SAMPLES_TO_TRUST, CapacityTracker
-from autoglm_throttle.control.staleness import Staleness
+from autoglm_throttle.control.staleness import SAMPLES_TO_TRUST, CapacityTracker, Staleness
 from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 from tests.control.views import T0, see, staleness, tiers, view
 

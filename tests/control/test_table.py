@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.control.table import TierTable
+from autoglm_throttle.control.tiers import tier_factor
 from autoglm_throttle.settings.groups.control import ControlSettings
 
 
@@ -27,13 +27,11 @@ from autoglm_throttle.settings.groups.control import ControlSettings
     ],
 )
 def test_an_edge_is_not_above_itself(signal_pct: float, factor: float) -> None:
-    assert TierTable(ControlSettings().tiers).factor(signal_pct) == factor
+    assert tier_factor(ControlSettings().tiers, signal_pct) == factor
 
 
 def test_the_founding_table_is_the_default() -> None:
-    table = TierTable(ControlSettings().tiers)
-    assert table.steps == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
-    assert table.edge_pct == 85.0
+    assert ControlSettings().tiers == ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
 
 
 @given(
@@ -46,10 +44,10 @@ def test_more_load_never_leaves_more(
 ) -> None:
     size = len(edges)
     drawn = data.draw(st.lists(st.floats(0, 1), min_size=size, max_size=size, unique=True))
-    table = TierTable(
-        tuple((float(edge), factor) for edge, factor in zip(edges, sorted(drawn, reverse=True), strict=True))
+    table = tuple(
+        (float(edge), factor) for edge, factor in zip(edges, sorted(drawn, reverse=True), strict=True)
     )
     calm, busy = sorted(signals)
-    assert table.factor(busy) <= table.factor(calm)
-    assert table.factor(float(edges[0])) == 1.0
-    assert table.factor(101.0) == min(drawn)
+    assert tier_factor(table, busy) <= tier_factor(table, calm)
+    assert tier_factor(table, float(edges[0])) == 1.0
+    assert tier_factor(table, 101.0) == min(drawn)

@@ -6,9 +6,8 @@ import itertools
 from typing import Any
 
 from autoglm_throttle.control.adaptive import AdaptiveController
-from autoglm_throttle.control.controller import Controller
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.control.tiers import TierController
+from autoglm_throttle.control.tiers import Controller, TierController
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
@@ -70,6 +69,18 @@ def quiet(service_rps: float | None = 100.0) -> LimiterReport:
 def see(controller: Controller, seen: GpuView, now: float) -> ControlState:
     """Show a view while the gate and our own requests have nothing to say."""
     return controller.observe(seen, LimiterReport(), ServiceStats(), now)
+
+
+def no_source(controller: Controller, now: float) -> ControlState:
+    """The state once it is known that there is no source."""
+    controller.tracker.no_source()
+    return controller.control_state(now)
+
+
+def source_lost(controller: Controller, now: float) -> ControlState:
+    """The state once the source will give no further sample."""
+    controller.tracker.lost()
+    return controller.control_state(now)
 
 
 def feed(controller: Controller, *samples: float | None, start: float = T0) -> list[float]:
