@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from autoglm_throttle.asgi.middleware import App
+    from autoglm_throttle.asgi.scope import App
     from autoglm_throttle.settings.values import ValuesBesideGpu
     from autoglm_throttle.testing.clock import ManualClock
     from autoglm_throttle.testing.gpu import FakeGpu

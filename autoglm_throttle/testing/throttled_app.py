@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.asgi.middleware import App, ThrottleMiddleware
+from autoglm_throttle.asgi.middleware import ThrottleMiddleware
+from autoglm_throttle.asgi.scope import App
 from autoglm_throttle.testing.manual_throttle import ManualThrottle
 
 
