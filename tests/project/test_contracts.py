@@ -51,7 +51,7 @@ VIOLATIONS = [
     Violation("_runtime.serial_lock", "_runtime.worker", "runtime"),
     Violation("_runtime.signals", "", "runtime"),
     Violation("admission.settlement", "admission.controller", "admission"),
-    Violation("admission.waiting", "", "admission"),
+    Violation("admission.soap", "", "admission"),
     Violation("gpu.aggregate", "gpu.sampler", "gpu"),
     Violation("gpu.rocm", "", "gpu"),
     Violation("store.window_protocol", "store.batch", "store"),
