@@ -10,9 +10,8 @@ if TYPE_CHECKING:
         assert_rejected,
         assert_shed,
     )
-    from autoglm_throttle.testing.clock import ManualClock
     from autoglm_throttle.testing.gpu import FakeGpu
-    from autoglm_throttle.testing.manual_throttle import ManualThrottle, throttle_for_tests
+    from autoglm_throttle.testing.manual_throttle import ManualClock, ManualThrottle, throttle_for_tests
     from autoglm_throttle.testing.nvml import FakeNvml
 
 __all__ = [
@@ -29,9 +28,8 @@ __all__ = [
 
 _MODULES: Final = {
     "assertions": "assert_admitted assert_limited assert_rejected assert_shed",
-    "clock": "ManualClock",
     "gpu": "FakeGpu",
-    "manual_throttle": "ManualThrottle throttle_for_tests",
+    "manual_throttle": "ManualClock ManualThrottle throttle_for_tests",
     "nvml": "FakeNvml",
 }
 """The public names by module, imported on first use: pytest loads `plugin` and this package in every run."""

@@ -12,87 +12,34 @@ from autoglm_throttle.types import Clock, GpuSample, ThrottleBit
 Reading = float | frozenset[ThrottleBit] | None
 """Type of an attribute: ``throttle`` holds a set of reasons, all others a number."""
 
-ENGINE_READINGS: Final = (
-    "running",
-    "queued",
-    "kv_used_ratio",
-    "tokens_total",
-    "preemptions_total",
-    "tokens_per_s",
-    "preemptions_per_s",
-)
-"""The attributes that describe all engines at once."""
-
-TIMING: Final = ("age_s", "period_s")
-"""The attributes that describe a measurement's age; they count for devices and engines."""
-
-READINGS: Final = (
-    "utilization_pct",
-    "memory_busy_pct",
-    "memory_used_bytes",
-    "memory_total_bytes",
-    "power_w",
-    "power_limit_w",
-    "power_limit_default_w",
-    "temperature_c",
-    "sm_clock_mhz",
-    "sm_clock_max_mhz",
-    "energy_j",
-    "temperature_margin_c",
-    "throttle",
-    "throttled_ns",
-    "graphics_active_ratio",
-    "sm_active_ratio",
-    "sm_occupancy_ratio",
-    "tensor_active_ratio",
-    "dram_active_ratio",
-    "nvlink_rx_bytes",
-    "nvlink_tx_bytes",
-    "nvlink_errors",
-    "pcie_rx_bytes",
-    "pcie_tx_bytes",
-    "nvlink_rx_bps",
-    "nvlink_tx_bps",
-    "pcie_rx_bps",
-    "pcie_tx_bps",
-    "power_mean_w",
-    "throttled_ratio",
-    *TIMING,
-)
-"""The attributes that describe all devices at once."""
-
 _COUNTS: Final = ("devices", "engines")
 
 MEMORY_BYTES = 80 * 1024**3
 """Memory of each fake device: the size of a common data-centre GPU."""
 
 
-class FakeGpu:
-    """A `GpuProvider` with readings as attributes.
+class _Timing:
+    """Age of a measurement, of devices and engines."""
 
-    Every field of a `GpuSample` that a source may know is an attribute. It counts for all devices (requests,
-    caches and tokens: for all engines). `set` and `set_engine` replace it for one; None is "not
-    known". Counters keep their value until changed. Each failure lasts until `recover`.
-
-    Args:
-        devices: number of devices.
-        engines: number of inference engines reported beside them. Lowering the attribute
-            ``engines`` later removes engines.
-        clock: monotonic seconds, as the throttle's; None: those of the first throttle for tests that it
-            is given to, and `time.monotonic` until then.
-        blocks: whether a hang really blocks the reading thread, as with ``sampling="thread"``.
-            If not, a read that hangs gives no rows instead, so that `Throttle.tick` returns.
-
-    Raises:
-        ValueError: a number is negative, or there is neither a device nor an engine.
-    """
-
-    name = "fake"
-    min_interval_s: float = 0.0
-
-    kind: Literal["gpu", "mig"] = "gpu"
     age_s: float = 0.0
     period_s: float | None = None
+
+
+class _EngineReadings:
+    """Readings of all engines."""
+
+    running: int | None = 0
+    queued: int | None = 0
+    kv_used_ratio: float | None = 0.0
+    tokens_total: int | None = None
+    preemptions_total: int | None = None
+    tokens_per_s: float | None = None
+    preemptions_per_s: float | None = None
+
+
+class _DeviceReadings:
+    """Readings of all devices."""
+
     utilization_pct: float | None = 0.0
     memory_busy_pct: float | None = None
     memory_used_bytes: int | None = 0
@@ -123,13 +70,38 @@ class FakeGpu:
     pcie_tx_bps: float | None = None
     power_mean_w: float | None = None
     throttled_ratio: float | None = None
-    running: int | None = 0
-    queued: int | None = 0
-    kv_used_ratio: float | None = 0.0
-    tokens_total: int | None = None
-    preemptions_total: int | None = None
-    tokens_per_s: float | None = None
-    preemptions_per_s: float | None = None
+
+
+TIMING: Final = tuple(_Timing.__annotations__)
+ENGINE_READINGS: Final = tuple(_EngineReadings.__annotations__)
+READINGS: Final = (*_DeviceReadings.__annotations__, *TIMING)
+"""The attributes that describe all devices at once."""
+
+
+class FakeGpu(_DeviceReadings, _EngineReadings, _Timing):
+    """A `GpuProvider` with readings as attributes.
+
+    Every field of a `GpuSample` that a source may know is an attribute. It counts for all devices (requests,
+    caches and tokens: for all engines). `set` and `set_engine` replace it for one; None is "not
+    known". Counters keep their value until changed. Each failure lasts until `recover`.
+
+    Args:
+        devices: number of devices.
+        engines: number of inference engines reported beside them. Lowering the attribute
+            ``engines`` later removes engines.
+        clock: monotonic seconds, as the throttle's; None: those of the first throttle for tests that it
+            is given to, and `time.monotonic` until then.
+        blocks: whether a hang really blocks the reading thread, as with ``sampling="thread"``.
+            If not, a read that hangs gives no rows instead, so that `Throttle.tick` returns.
+
+    Raises:
+        ValueError: a number is negative, or there is neither a device nor an engine.
+    """
+
+    name = "fake"
+    min_interval_s: float = 0.0
+
+    kind: Literal["gpu", "mig"] = "gpu"
 
     def __init__(
         self, devices: int = 1, *, engines: int = 0, clock: Clock | None = None, blocks: bool = False

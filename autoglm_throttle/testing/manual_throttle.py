@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from starlette.types import ASGIApp
+
+from autoglm_throttle.admission.controller import ADMITTED, AdmissionController
+from autoglm_throttle.admission.permit import Permit
+from autoglm_throttle.asgi.middleware import ThrottleMiddleware
+from autoglm_throttle.limiting.work_class import NO_SLOT
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.testing.clock import ManualClock
 from autoglm_throttle.testing.gpu import FakeGpu
 from autoglm_throttle.throttle import Throttle
-from autoglm_throttle.types import ControlState
+from autoglm_throttle.types import ControlState, Demand
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from autoglm_throttle.settings.values import ValuesBesideGpu
+
+
+class ManualClock:
+    """Monotonic seconds that stand still until `advance` is called.
+
+    Args:
+        start_s: the first reading. It is not 0, so that a forgotten zero shows in a test.
+    """
+
+    def __init__(self, start_s: float = 1000.0) -> None:
+        self._now_s = start_s
+
+    def __call__(self) -> float:
+        """The time now, in seconds."""
+        return self._now_s
+
+    def advance(self, by_s: float) -> float:
+        """Advance the clock.
+
+        Args:
+            by_s: seconds, 0 or more.
+
+        Returns:
+            The time afterwards.
+
+        Raises:
+            ValueError: ``by_s`` is negative or not finite: a monotonic clock never goes back.
+        """
+        if not 0.0 <= by_s < math.inf:
+            raise ValueError(f"by_s must be a finite number of seconds, 0 or more, not {by_s!r}")
+        self._now_s += by_s
+        return self._now_s
+
+    def __repr__(self) -> str:
+        return f"ManualClock({self._now_s:g} s)"
 
 
 class ManualThrottle(Throttle):
@@ -81,3 +122,28 @@ def throttle_for_tests(
     gpu = gpu if gpu is not None else FakeGpu(clock=clock)
     values: ValuesBesideGpu = {"policy": "tiers", "retry_jitter": 0.0, **settings}
     return ManualThrottle(Settings(**values), clock, gpu)
+
+
+class ThrottledApp(ThrottleMiddleware):
+    """A `ThrottleMiddleware` with a `ManualThrottle`.
+
+    Args:
+        app: the app to protect.
+        throttle: its limits.
+    """
+
+    throttle: ManualThrottle
+
+    def __init__(self, app: ASGIApp, throttle: ManualThrottle) -> None:
+        super().__init__(app, throttle=throttle)
+
+
+def admit_all(admission: AdmissionController, demand: Demand, work_class_name: str = "") -> Permit:
+    """Replaces ``AdmissionController.try_admit``: no limit is checked, and no tokens or units are taken."""
+    settlement = admission.parts.settlement
+    limiter, now = settlement.limiter, settlement.clock()
+    with settlement.lock:
+        work_class = limiter.work_classes[work_class_name or demand.work_class]
+        settlement.counters.classes[demand.priority].admitted += 1
+        slot = limiter.occupy_over_limit(demand, work_class) if demand.holds_slot else NO_SLOT
+    return Permit(settlement, demand, ADMITTED, now, now, work_class, slot)

@@ -4,21 +4,279 @@ The binding ``pynvml`` calls ``getattr(nvmlLib, name)(handle, byref(struct))``, 
 ``x``. An object with methods of these names is therefore enough for fast tests of code that reads GPUs.
 A plain object never releases the GIL, so it cannot show the effect of a hanging call on other threads.
 """
+# ruff: noqa: D102, N802, N815, ARG002, SLF001 - names, arguments and ``_obj`` are those of the library and of ctypes
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
-from autoglm_throttle.testing.nvml_library import CALLS, DRIVER, VALUES, FakeNvmlLibrary
+UNINITIALIZED: Final = 1
+INVALID: Final = 2
+NOT_SUPPORTED: Final = 3
+NOT_FOUND: Final = 6
+MISMATCH: Final = 25
+
+MIG_BASE: Final = 100
+"""A MIG instance is device 100 x (device + 1) + slot."""
+
+POWER_INSTANT: Final = 186
+NVLINK_TOTALS: Final = frozenset({138, 139})
+ALL_LINKS: Final = 0xFFFFFFFF
+UNSIGNED_LONG_LONG: Final = 3
 
 _BY_NUMBER: Final = re.compile(r"(field|gpm)_\d+", re.ASCII)
 
+DRIVER: Final = -1
+"""The device number for values of no device: the device count and the opening."""
 
-class FakeNvml:
+VALUES: Final = frozenset(
+    {
+        *("gpu", "mem", "total", "used", "reserved", "power_mw", "limit_mw", "limit_default_mw", "energy_mj"),
+        *("temp", "margin", "smclk", "smclk_max", "reasons", "gpm", "uuid", "model", "bus", "mig"),
+        *("mig_count", "mig_max", "gi", "ci", "count", "driver_major", "driver_minor"),
+    }
+)
+"""Values that can be set for a device or the driver, beside ``field_<id>`` and ``gpm_<id>``."""
+
+CALLS: Final = frozenset(
+    {
+        *("any", "handle", "uuid", "name", "pci", "util", "memory", "memory_old", "power_mw", "limit_mw"),
+        *("limit_default_mw", "energy_mj", "temp", "temp_old", "margin", "clock", "clock_max", "reasons"),
+        *("mig", "gi", "ci", "fields", "gpm_support", "gpm", "gpm_metrics", "pcie", "nvlink", "violation"),
+        *("init", "shutdown", "driver", "count", "gpm_alloc", "gpm_free"),
+    }
+)
+"""The short names of the calls, beside ``field_<id>`` and ``gpm_<id>``."""
+
+Pointer = Any
+"""An argument from the binding: a handle, or a place for a result."""
+
+
+def _reading(call: str, key: str = "", otherwise: int = 0) -> Callable[..., int]:
+    """Make a function that writes one value to its last argument; without a key it writes none."""
+
+    def read(self: FakeNvmlLibrary, handle: Pointer, *arguments: Pointer) -> int:
+        if key:
+            return self._reply(handle, arguments[-1], call, key, otherwise)
+        return self._begin_call(handle.number, call)
+
+    return read
+
+
+class FakeNvmlLibrary:
+    """The functions of NVIDIA's library, by their own names. A missing method is a missing symbol.
+
+    The binding passes handles and ``byref(struct)``, where ``_obj`` is the struct to be filled in. It keeps
+    attributes assigned to a handle it was given.
+
+    Args:
+        state: results of the calls, by device and key.
+    """
+
+    def __init__(self, state: dict[tuple[int, str], int]) -> None:
+        self._state = state
+        self.calls: list[str] = []
+        """The calls that were made, in order, by their short names."""
+        self.opened: int = 0
+        """Number of times the library was opened."""
+        self.references: int = 0
+        """Openings that were not closed."""
+        self._samples: dict[int, _GpmSampleBuffer] = {}
+        self._owner = 0
+        self._fillings = 0
+
+    def _get(self, device: int, key: str, otherwise: int = 0) -> int:
+        return self._state.get((device, key), otherwise)
+
+    def _failure(self, device: int, call: str) -> int:
+        return self._get(device, "err") or self._get(device, f"err_{call}")
+
+    def _is_initialized(self) -> bool:
+        """Whether the library is open in this process; its state does not survive a fork."""
+        return self.references > 0 and self._owner == os.getpid()
+
+    def _begin_call(self, device: int, call: str) -> int:
+        self.calls.append(call)
+        return self._failure(device, call) if self._is_initialized() else UNINITIALIZED
+
+    def _reply(self, handle: Pointer, out: Pointer, call: str, key: str, otherwise: int = 0) -> int:
+        error = self._begin_call(handle.number, call)
+        if not error:
+            out._obj.value = self._get(handle.number, key, otherwise)
+        return error
+
+    # The rest has the library's own names and prototypes.
+
+    def nvmlInitWithFlags(self, flags: int) -> int:
+        error = self._failure(DRIVER, "init")
+        if not error:
+            if self._owner != os.getpid():
+                self._owner, self.references = os.getpid(), 0
+            self.references += 1
+            self.opened += 1
+        return error
+
+    def nvmlShutdown(self) -> int:
+        if not self._is_initialized():
+            return UNINITIALIZED
+        self.references -= 1
+        return self._failure(DRIVER, "shutdown")
+
+    def nvmlSystemGetDriverVersion(self, text: Pointer, size: Pointer) -> int:
+        major, minor = self._get(DRIVER, "driver_major", 580), self._get(DRIVER, "driver_minor", 126)
+        text.value = f"{major}.{minor}.09".encode()
+        return self._begin_call(DRIVER, "driver")
+
+    def nvmlDeviceGetCount_v2(self, out: Pointer) -> int:
+        out._obj.value = self._get(DRIVER, "count")
+        return self._begin_call(DRIVER, "count")
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Pointer, out: Pointer) -> int:
+        if index.value >= self._get(DRIVER, "count"):
+            return INVALID
+        out._obj.number = index.value
+        return self._begin_call(index.value, "handle")
+
+    def nvmlDeviceGetUUID(self, handle: Pointer, text: Pointer, size: Pointer) -> int:
+        kind = "GPU" if handle.number < MIG_BASE else "MIG"
+        number = self._get(handle.number, "uuid", handle.number)
+        text.value = f"{kind}-00000000-0000-0000-0000-{number:012d}".encode()
+        return self._begin_call(handle.number, "uuid")
+
+    def nvmlDeviceGetName(self, handle: Pointer, text: Pointer, size: Pointer) -> int:
+        text.value = f"Fake GPU {self._get(handle.number, 'model')}".encode()
+        return self._begin_call(handle.number, "name")
+
+    def nvmlDeviceGetPciInfo_v3(self, handle: Pointer, out: Pointer) -> int:
+        bus = self._get(handle.number, "bus", handle.number + 1)
+        out._obj.busId = f"00000000:{bus:02X}:00.0".encode()
+        return self._begin_call(handle.number, "pci")
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.gpu, out._obj.memory = self._get(handle.number, "gpu"), self._get(handle.number, "mem")
+        error = self._begin_call(handle.number, "util")
+        return NOT_SUPPORTED if handle.number >= MIG_BASE else error
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.total = self._get(handle.number, "total", 1 << 30)
+        out._obj.used = self._get(handle.number, "used") + self._get(handle.number, "reserved")
+        return self._begin_call(handle.number, "memory_old")
+
+    def nvmlDeviceGetMemoryInfo_v2(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.total = self._get(handle.number, "total", 1 << 30)
+        out._obj.used = self._get(handle.number, "used")
+        return self._begin_call(handle.number, "memory") or _version(out, 40 | 2 << 24)
+
+    nvmlDeviceGetPowerUsage = _reading("power_mw", "power_mw", 100_000)
+    nvmlDeviceGetEnforcedPowerLimit = _reading("limit_mw", "limit_mw", 700_000)
+    nvmlDeviceGetPowerManagementDefaultLimit = _reading("limit_default_mw", "limit_default_mw", 700_000)
+    nvmlDeviceGetTotalEnergyConsumption = _reading("energy_mj", "energy_mj")
+    nvmlDeviceGetTemperature = _reading("temp_old", "temp", 40)
+    nvmlDeviceGetClockInfo = _reading("clock", "smclk", 1500)
+    nvmlDeviceGetMaxClockInfo = _reading("clock_max", "smclk_max", 1980)
+    nvmlDeviceGetCurrentClocksEventReasons = _reading("reasons", "reasons")
+    nvmlDeviceGetPcieThroughput = _reading("pcie")
+    nvmlDeviceGetNvLinkUtilizationCounter = _reading("nvlink")
+    nvmlDeviceGetViolationStatus = _reading("violation")
+    nvmlDeviceGetMaxMigDeviceCount = _reading("mig", "mig_max", 7)
+    nvmlDeviceGetComputeInstanceId = _reading("ci", "ci")
+
+    def nvmlDeviceGetTemperatureV(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.temperature = self._get(handle.number, "temp", 40)
+        return self._begin_call(handle.number, "temp") or _version(out, 12 | 1 << 24)
+
+    def nvmlDeviceGetMarginTemperature(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.marginTemperature = self._get(handle.number, "margin", 45)
+        return self._begin_call(handle.number, "margin") or _version(out, 8 | 1 << 24)
+
+    def nvmlDeviceGetFieldValues(self, handle: Pointer, count: Pointer, out: Pointer) -> int:
+        error = self._begin_call(handle.number, "fields")
+        for field in () if error else out._obj:
+            rest = self._get(handle.number, "power_mw", 100_000) if field.fieldId == POWER_INSTANT else 0
+            field.valueType = UNSIGNED_LONG_LONG
+            field.value.ullVal = self._get(handle.number, f"field_{field.fieldId}", rest)
+            field.nvmlReturn = self._failure(handle.number, f"field_{field.fieldId}")
+            if field.fieldId in NVLINK_TOTALS and field.scopeId != ALL_LINKS:
+                field.nvmlReturn = INVALID
+        return error
+
+    def nvmlGpmQueryDeviceSupport(self, handle: Pointer, out: Pointer) -> int:
+        out._obj.isSupportedDevice = self._get(handle.number, "gpm", 1)
+        return self._begin_call(handle.number, "gpm_support") or _version(out, 1)
+
+    def nvmlGpmSampleAlloc(self, out: Pointer) -> int:
+        error = self._begin_call(DRIVER, "gpm_alloc")
+        if not error:
+            sample = _GpmSampleBuffer()
+            address = ctypes.addressof(sample)
+            self._samples[address] = sample
+            out._obj.contents = type(out._obj)._type_.from_address(address)
+        return error
+
+    def nvmlGpmSampleFree(self, sample: Pointer) -> int:
+        self._samples.pop(_address(sample))
+        return self._begin_call(DRIVER, "gpm_free")
+
+    def nvmlGpmSampleGet(self, handle: Pointer, sample: Pointer) -> int:
+        return self._begin_call(handle.number, "gpm") or self._fill(sample, handle.number)
+
+    def nvmlGpmMigSampleGet(self, handle: Pointer, instance: int, sample: Pointer) -> int:
+        slots = range(MIG_BASE * (handle.number + 1), MIG_BASE * (handle.number + 1) + MIG_BASE)
+        number = next(slot for slot in slots if self._get(slot, "gi", slot % MIG_BASE + 1) == instance)
+        error = self._begin_call(handle.number, "gpm") or self._failure(number, "gpm")
+        return error or self._fill(sample, number)
+
+    def nvmlGpmMetricsGet(self, out: Pointer) -> int:
+        wanted = out._obj
+        first, second = (self._samples[_address(one)] for one in (wanted.sample1, wanted.sample2))
+        error = self._begin_call(second.device, "gpm_metrics") or _version(out, 1)
+        if not 0 < first.filled < second.filled or first.device != second.device:
+            return INVALID
+        for metric in wanted.metrics[: wanted.numMetrics]:
+            metric.value = self._get(second.device, f"gpm_{metric.metricId}") / 100.0
+            metric.nvmlReturn = self._failure(second.device, f"gpm_{metric.metricId}")
+        return error
+
+    def _fill(self, sample: Pointer, device: int) -> int:
+        self._fillings += 1
+        place = self._samples[_address(sample)]
+        place.filled, place.device = self._fillings, device
+        return 0
+
+    def nvmlDeviceGetMigMode(self, handle: Pointer, current: Pointer, pending: Pointer) -> int:
+        return self._reply(handle, current, "mig", "mig")
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Pointer, slot: Pointer, out: Pointer) -> int:
+        out._obj.number = MIG_BASE * (handle.number + 1) + slot.value
+        if slot.value >= self._get(handle.number, "mig_count"):
+            return NOT_FOUND
+        return self._begin_call(handle.number, "mig") or self._failure(out._obj.number, "handle")
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: Pointer, out: Pointer) -> int:
+        return self._reply(handle, out, "gi", "gi", handle.number % MIG_BASE + 1)
+
+
+class _GpmSampleBuffer(ctypes.Structure):
+    """The memory behind the pointer to a GPM sample."""
+
+    _fields_ = (("filled", ctypes.c_int), ("device", ctypes.c_int))
+
+
+def _address(pointer: Pointer) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def _version(out: Pointer, wanted: int) -> int:
+    return 0 if out._obj.version == wanted else MISMATCH
+
+
+class FakeNvml(FakeNvmlLibrary):
     """Replaces the library that the binding opens, with devices set by the test.
 
     A device without set values is an idle Hopper GPU that answers every call.
@@ -39,30 +297,15 @@ class FakeNvml:
     """
 
     def __init__(self, devices: int = 1) -> None:
-        self._library = FakeNvmlLibrary({(DRIVER, "count"): devices})
+        super().__init__({(DRIVER, "count"): devices})
 
     def __repr__(self) -> str:
-        return f"FakeNvml({self._library.state[DRIVER, 'count']} devices, opened {self.references} times)"
-
-    @property
-    def calls(self) -> list[str]:
-        """The calls that were made, in order, by their short names."""
-        return self._library.calls
-
-    @property
-    def opened(self) -> int:
-        """Number of times the library was opened."""
-        return self._library.opened
-
-    @property
-    def references(self) -> int:
-        """Openings that were not closed."""
-        return self._library.references
+        return f"FakeNvml({self._state[DRIVER, 'count']} devices, opened {self.references} times)"
 
     @property
     def samples(self) -> int:
         """GPM samples that were allocated and not freed."""
-        return len(self._library.samples)
+        return len(self._samples)
 
     def set(self, device: int, **values: int) -> None:
         """Set the values that a device reports from now on.
@@ -81,7 +324,7 @@ class FakeNvml:
             AttributeError: a name is none of these.
         """
         _check_names(values, VALUES, "value")
-        self._library.state |= {(device, key): value for key, value in values.items()}
+        self._state |= {(device, key): value for key, value in values.items()}
 
     def fail(self, device: int, call: str, code: int) -> None:
         """Make a call about a device return an error.
@@ -100,7 +343,7 @@ class FakeNvml:
             AttributeError: no call has this name.
         """
         _check_names((call,), CALLS, "call")
-        self._library.state[device, "err" if call == "any" else f"err_{call}"] = code
+        self._state[device, "err" if call == "any" else f"err_{call}"] = code
 
     @contextmanager
     def installed(self) -> Iterator[Self]:
@@ -118,10 +361,10 @@ class FakeNvml:
             from autoglm_throttle._runtime.install_hint import how_to_install
 
             raise ImportError(f"the package nvidia-ml-py is missing: {how_to_install('nvml')}") from error
-        cache = binding._nvmlGetFunctionPointer_cache  # noqa: SLF001 - see above
+        cache = binding._nvmlGetFunctionPointer_cache
         library, functions = binding.nvmlLib, dict(cache)
         cache.clear()
-        binding.nvmlLib = self._library
+        binding.nvmlLib = self
         try:
             yield self
         finally:

@@ -10,19 +10,18 @@ import pytest
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from autoglm_throttle.asgi.scope import App
+    from starlette.types import ASGIApp
+
     from autoglm_throttle.settings.values import ValuesBesideGpu
-    from autoglm_throttle.testing.clock import ManualClock
     from autoglm_throttle.testing.gpu import FakeGpu
-    from autoglm_throttle.testing.manual_throttle import ManualThrottle
+    from autoglm_throttle.testing.manual_throttle import ManualClock, ManualThrottle, ThrottledApp
     from autoglm_throttle.testing.nvml import FakeNvml
-    from autoglm_throttle.testing.throttled_app import ThrottledApp
 
 
 class ThrottleApp(Protocol):
     """Type of the fixture ``throttle_app``: wraps an ASGI app in a throttle of its own."""
 
-    def __call__(self, app: App, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
+    def __call__(self, app: ASGIApp, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
         """Protect ``app`` with ``settings``; its throttle is the attribute ``throttle``."""
         ...
 
@@ -30,7 +29,7 @@ class ThrottleApp(Protocol):
 @pytest.fixture
 def fake_clock() -> ManualClock:
     """A `ManualClock`, shared by the fixtures of one test."""
-    from autoglm_throttle.testing.clock import ManualClock
+    from autoglm_throttle.testing.manual_throttle import ManualClock
 
     return ManualClock()
 
@@ -58,10 +57,9 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
 @pytest.fixture
 def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
     """Wraps an ASGI app in a throttle on ``fake_clock`` and ``fake_gpu``."""
-    from autoglm_throttle.testing.manual_throttle import throttle_for_tests
-    from autoglm_throttle.testing.throttled_app import ThrottledApp
+    from autoglm_throttle.testing.manual_throttle import ThrottledApp, throttle_for_tests
 
-    def wrap(app: App, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
+    def wrap(app: ASGIApp, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
         return ThrottledApp(app, throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
 
     return wrap
@@ -74,8 +72,7 @@ def no_throttle(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
     The value is a throttle for tests that may be handed to an app that takes one.
     """
     from autoglm_throttle.admission.controller import AdmissionController
-    from autoglm_throttle.testing.admission_stub import admit_all
-    from autoglm_throttle.testing.manual_throttle import throttle_for_tests
+    from autoglm_throttle.testing.manual_throttle import admit_all, throttle_for_tests
 
     monkeypatch.setattr(AdmissionController, "try_admit", admit_all)
     return throttle_for_tests()

@@ -11,7 +11,7 @@ import pytest
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.provider_errors import PackageMissingError
 from autoglm_throttle.testing import FakeNvml
-from autoglm_throttle.testing.nvml_library import FakeNvmlLibrary
+from autoglm_throttle.testing.nvml import FakeNvmlLibrary
 from autoglm_throttle.types import GpuProvider
 from tests.fake_nvml.cases import World, provider, state_key
 from tests.fake_nvml.every import CASES

@@ -45,7 +45,7 @@ VIOLATIONS = [
     Violation("throttle", "asgi.routes", "layers"),
     Violation("asgi.routes", "fastapi", "layers"),
     Violation("fastapi", "observe.logs", "layers"),
-    Violation("testing.clock", "traffic.plan", "layers"),
+    Violation("testing.assertions", "traffic.plan", "layers"),
     Violation("observe.logs", "cli.main", "layers"),
     Violation("helpers", "", "layers"),
     Violation("_runtime.serial_lock", "_runtime.worker", "runtime"),

@@ -8,7 +8,7 @@ import sys
 import pynvml
 import pytest
 
-from autoglm_throttle.testing import FakeNvml, nvml, nvml_library
+from autoglm_throttle.testing import FakeNvml, nvml
 
 
 def test_the_example_of_its_docstring_is_true() -> None:
@@ -64,16 +64,16 @@ def test_misspelt_name_error_lists_the_known_ones() -> None:
 
 
 def test_every_call_that_can_fail_has_its_name_listed() -> None:
-    source = inspect.getsource(nvml_library)
-    named = set(re.findall(r"""_(?:begin_call|failure|reply)\([^"]*?"(\w+)\"""", source))
-    assert named - {"err"} | {"any"} == nvml_library.CALLS
+    source = inspect.getsource(nvml)
+    named = set(re.findall(r"""_(?:begin_call|failure|reply|reading)\([^"]*?"(\w+)\"""", source))
+    assert named - {"err"} | {"any"} == nvml.CALLS
 
 
 def test_every_reported_value_has_its_name_listed() -> None:
-    source = inspect.getsource(nvml_library)
+    source = inspect.getsource(nvml)
     reported = set(re.findall(r"""_get\([^"'(]*?["'](\w+)["']""", source))
-    reported |= set(re.findall(r"""_reply\([^"]*?"\w+", "(\w+)\"""", source))
-    assert reported - {"err"} == nvml_library.VALUES
+    reported |= set(re.findall(r"""_(?:reply|reading)\([^"]*?"\w+", "(\w+)\"""", source))
+    assert reported - {"err"} == nvml.VALUES
 
 
 def test_missing_device_and_a_single_link_are_errors(fake_nvml: FakeNvml) -> None:

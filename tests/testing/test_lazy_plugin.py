@@ -56,4 +56,4 @@ def test_plugin_imports_nothing_without_a_fixture(tmp_path_factory: pytest.TempP
 def test_plugin_imports_the_library_for_a_fixture(tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("used") / "test_it.py"
     file.write_text("def test_it(fake_clock): assert fake_clock() > 0\n")
-    assert "autoglm_throttle.testing.clock" in loaded(str(file))
+    assert "autoglm_throttle.testing.manual_throttle" in loaded(str(file))
