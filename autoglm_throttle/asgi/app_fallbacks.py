@@ -9,7 +9,7 @@ from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi.responses import rejected_by
 from autoglm_throttle.asgi.scope import MARKER, Message, Scope, Send, attribution_of
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.fallback import ERROR, LOAD
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs

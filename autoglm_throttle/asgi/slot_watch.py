@@ -19,7 +19,7 @@ from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import BegunCall
 from autoglm_throttle.asgi.scope import Message, Receive, Send
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.limiting.work_class import PAUSED
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Clock

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sanity import drop_implausible
 from autoglm_throttle.gpu.schedule import Schedule

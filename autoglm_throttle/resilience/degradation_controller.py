@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.degradation import (
     DegradationAction,
     DegradationLevels,

@@ -14,7 +14,7 @@ from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
 from autoglm_throttle.types import FallbackContext, FallbackKind
 
 if TYPE_CHECKING:
-    from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+    from autoglm_throttle.events import RateLimitedLogger
 
 LOAD: Final = "load"
 """Cause of a fallback used because of the degradation level."""

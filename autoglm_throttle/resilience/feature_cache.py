@@ -11,7 +11,7 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 
 if TYPE_CHECKING:
-    from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+    from autoglm_throttle.events import RateLimitedLogger
     from autoglm_throttle.resilience.stale_cache import CacheEntry, StaleCache
     from autoglm_throttle.types import Clock
 

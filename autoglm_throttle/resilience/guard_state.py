@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from autoglm_throttle._runtime.fork import keep_parent_part
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker, FastPath
 from autoglm_throttle.resilience.executor import Executor
 from autoglm_throttle.resilience.half_open import ProbeLease

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.notification_queue import NotificationQueue

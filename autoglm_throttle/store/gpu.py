@@ -15,7 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime.fork import keep_parent_part
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sample_copy import lost

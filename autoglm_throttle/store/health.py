@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from autoglm_throttle.events.log_event import LOGGER, plain
-from autoglm_throttle.events.rate_limited_logger import LOG_INTERVAL_S
+from autoglm_throttle.events import LOG_INTERVAL_S, LOGGER, plain
 from autoglm_throttle.store.user_limit_store import StoreErrorKind
 
 JITTER = 0.2

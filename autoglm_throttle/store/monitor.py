@@ -8,7 +8,7 @@ from typing import Final
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.weak import weak_method
-from autoglm_throttle.events.log_event import LogEvent
+from autoglm_throttle.events import LogEvent
 from autoglm_throttle.store.background import begin, call_later, loop_runs
 from autoglm_throttle.store.health import HealthChange, HealthState
 from autoglm_throttle.store.shared_limits import SharedUserLimits, StoreView

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import events
-from autoglm_throttle.events import LogEvent, RejectionSampler, control_events
-from autoglm_throttle.events.devices import FAULTS, MAX_DEVICE_EVENTS
+from autoglm_throttle.events import FAULTS, MAX_DEVICE_EVENTS, LogEvent, RejectionSampler, control_events
 from autoglm_throttle.settings import Problem
 from autoglm_throttle.store.health import HealthChange, HealthState
 from autoglm_throttle.store.monitor import store_changed

@@ -32,7 +32,7 @@ VIOLATIONS = [
     Violation("types.requests", "settings", "layers"),
     Violation("settings.field_types", "control.tiers", "layers"),
     Violation("settings.field_types", "events", "layers"),
-    Violation("events.log_event", "limiting.ticket", "layers"),
+    Violation("events", "limiting.ticket", "layers"),
     Violation("limiting.token_bucket", "throttle", "layers"),
     Violation("limiting.token_bucket", "store.client", "layers"),
     Violation("limiting.user_limits", "control.tiers", "layers"),

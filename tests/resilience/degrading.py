@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.degradation_controller import DegradationController
 from autoglm_throttle.resilience.fallback import FallbackChain
 from autoglm_throttle.resilience.feature import Fallback, Feature

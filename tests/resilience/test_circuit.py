@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier

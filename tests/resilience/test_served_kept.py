@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.feature import UNSET, Fallback
 from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier

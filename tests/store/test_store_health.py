@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoglm_throttle.events.rate_limited_logger import LOG_INTERVAL_S
+from autoglm_throttle.events import LOG_INTERVAL_S
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.fallback import ReducedLimit, fair_share
 from autoglm_throttle.store.health import (

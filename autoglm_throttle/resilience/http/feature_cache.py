@@ -12,7 +12,7 @@ from autoglm_throttle.resilience.http.caching_rules import CachedResponse, Cache
 from autoglm_throttle.resilience.stale_cache import StaleCache
 
 if TYPE_CHECKING:
-    from autoglm_throttle.events.rate_limited_logger import RateLimitedLogger
+    from autoglm_throttle.events import RateLimitedLogger
     from autoglm_throttle.resilience.feature import Fallback
     from autoglm_throttle.resilience.http.answer import Pairs
     from autoglm_throttle.resilience.http.cache import HttpCache

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.events.log_event import LOGGER
+from autoglm_throttle.events import LOGGER
 from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers.health import BreakerStoreHealth
