@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import anyio
 
 from autoglm_throttle import events
+from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle._runtime.wakeup import DisconnectWait
-from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.admission import factory
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.permit import Permit, Rejection

@@ -29,11 +29,8 @@ _PARENT_PARTS: Final[list[object]] = []
 def rebuild_after_fork(owner: T, rebuild: Callable[[T], object]) -> None:
     """Register a function that builds the parts of an owner anew, called with it in each forked child.
 
-    Owners are rebuilt in the order of their registration; the failure of one does not affect the others.
-
-    Args:
-        owner: hashable, held weakly.
-        rebuild: must not wait for a lock or a thread of the parent, and must not hold the owner.
+    Owners, held weakly, are rebuilt in the order of registration, whatever fails for others. ``rebuild``
+    must not wait for a lock or a thread of the parent, and must not hold the owner.
     """
     _REBUILDS[owner] = rebuild
 

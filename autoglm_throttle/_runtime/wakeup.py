@@ -10,19 +10,14 @@ from typing import Protocol
 import anyio
 
 DISCONNECT_WATCH_DELAY_S = 0.05
-"""Delay in seconds before disconnect detection starts. Most waits are shorter, and detection costs
-as much CPU as the wait. An unused queue position does no harm for that time.
-"""
+"""Seconds before disconnect detection starts: most waits are shorter, and detection doubles their cost."""
 
 DisconnectWait = Callable[[], Awaitable[None]]
 """Awaitable that ends when the client has disconnected."""
 
 
 class Wakeup(Protocol):
-    """The wake-up of one waiter.
-
-    It is set once; setting it later, or after its loop has ended, does nothing.
-    """
+    """The wake-up of one waiter; setting it again, or after its loop has ended, does nothing."""
 
     def set(self) -> None:
         """Wake the waiter. Never blocks; may be called from any thread."""
@@ -43,11 +38,7 @@ def new_wakeup() -> Wakeup:
 
 
 class AsyncioWakeup:
-    """Wake-up under asyncio: first a plain future, then the timeout of the standard library.
-
-    Most waits are short. Moving a timeout to now cancels disconnect detection at half the price of
-    a cancel scope.
-    """
+    """Wake-up under asyncio: a plain future, then a timeout, at half the price of a cancel scope."""
 
     __slots__ = ("_first", "_is_set", "_loop", "_timeout")
 

@@ -12,17 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from autoglm_throttle._runtime.backoff import backoff_s
+from autoglm_throttle._runtime import backoff_s
 from autoglm_throttle._runtime.serial_lock import SerialLock
 
 JOIN_S: Final = 1.0
 """Longest wait in seconds for the end of a thread; one in a call that hangs is left behind."""
-
-HEALTHY_RUN_S: Final = 60.0
-"""A thread that ran at least as long as the longest pause begins with the shortest one again."""
-
-WAIT_MAX_S: Final = 3600.0
-"""Longest single wait: waiting functions reject durations above some hundred years."""
+HEALTHY_RUN_S: Final = 60.0  # a thread that ran as long as the longest pause begins with the shortest again
+WAIT_MAX_S: Final = 3600.0  # waiting functions reject durations above some hundred years
 
 
 class Worker:
@@ -92,11 +88,7 @@ class Worker:
         weakref.finalize(owner, self.stop, 0.0).atexit = False
 
     def start(self) -> None:
-        """Start the thread unless it lives; returns at once.
-
-        If the system had no thread to give, a further attempt within the pause does nothing: a caller may try
-        with every request.
-        """
+        """Start the thread unless it lives; in the pause after a crash or a failed start this does nothing."""
         self.is_stopping = False
         self._lock.run(self._launch)
 
@@ -104,19 +96,12 @@ class Worker:
         """Start a missing thread that should run, unless it was tried less than the pause ago.
 
         It costs two attribute accesses while the thread lives: for the request path.
-
-        Args:
-            now: the time on ``clock``.
         """
         if self._thread is None and not self.is_stopping and now >= self._restart.due_s:
             self._lock.run(self._launch)
 
     def stop(self, join_s: float = JOIN_S) -> None:
-        """Ask the thread to end, and wait for it.
-
-        Args:
-            join_s: longest wait in seconds; 0: do not wait.
-        """
+        """Ask the thread to end, and wait for it, at most ``join_s`` seconds."""
         self.is_stopping = True
         self._restart.reset()  # a later start is a new attempt
         thread = self._thread
@@ -147,10 +132,11 @@ class Worker:
             while not (self.is_stopping and self._has_ended()):
                 self._restart.requested = False
                 pause_s = self._run_step()
-                if pause_s is None:
-                    self._stop_unless_requested()
-                else:
+                if pause_s is not None:
                     self._wait(pause_s)
+                    continue
+                with self._lock:  # `start` may have been called during the last step
+                    self.is_stopping = self.is_stopping or not self._restart.requested
         finally:
             with self._lock:
                 if self._thread is threading.current_thread():  # `start` may have replaced it already
@@ -164,7 +150,9 @@ class Worker:
         try:
             return self._step()
         except BaseException as error:  # noqa: BLE001 - the thread outlives any error of a driver binding
-            return self._record_crash(error)
+            pause_s = self._restart.postpone()
+            self._report(error)
+            return pause_s
 
     def _has_ended(self) -> bool:
         """Decide under the lock whether the thread ends, so that `start` never relies on a dying one."""
@@ -176,17 +164,6 @@ class Worker:
             if ended:
                 self._thread = None
             return ended
-
-    def _stop_unless_requested(self) -> None:
-        """Stop after the last step, unless `start` was called during it."""
-        with self._lock:
-            if not self._restart.requested:
-                self.is_stopping = True
-
-    def _record_crash(self, error: BaseException) -> float:
-        pause_s = self._restart.postpone()
-        self._report(error)
-        return pause_s
 
     def _report(self, error: BaseException) -> None:
         if self._on_crash is not None:
@@ -210,14 +187,12 @@ class _RestartTimes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.requested: bool = False
-        """Whether a start was requested since the current step began."""
+        self.requested: bool = False  # whether a start was requested since the current step began
         self.reset()
 
     def reset(self) -> None:
         self.crashed: bool = False
         self.due_s: float = -math.inf
-        """When the pause after the newest crash is over."""
         self._crashes = 0
         self._started_s = -math.inf
 

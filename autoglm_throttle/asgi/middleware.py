@@ -9,7 +9,7 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
-from autoglm_throttle._runtime.weak import weak_method
+from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks

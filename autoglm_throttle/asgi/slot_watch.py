@@ -13,8 +13,8 @@ from typing import Final
 
 import anyio
 
+from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
-from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import BegunCall

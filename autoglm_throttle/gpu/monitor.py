@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Protocol
 
-from autoglm_throttle._runtime.weak import weak_method
+from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.host import HostSampler, HostStats
 from autoglm_throttle.gpu.interval import AdaptiveInterval

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.gpu import device_selection
 from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
 from autoglm_throttle.gpu.nvml_device import NvmlDevice, NvmlHandles, NvmlIdentity

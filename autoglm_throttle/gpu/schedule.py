@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle._runtime.backoff import backoff_s
+from autoglm_throttle._runtime import backoff_s
 
 RETRIES: Final = 3
 """Failed reads that are repeated at the normal interval: a single hiccup needs no drastic step."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
 from autoglm_throttle.settings.gpu_items import GpuItem, parse_items

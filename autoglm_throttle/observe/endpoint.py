@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocketClose
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.asgi.marks import exempt
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError, MetricsExport, Problem

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.call import HttpCall

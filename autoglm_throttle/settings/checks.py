@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.settings.breaker_checks import cross_field_problems
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table

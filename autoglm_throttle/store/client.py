@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import logging
 import math
 from typing import Final
 
+from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle._runtime.weak import weak_method
 from autoglm_throttle.events import LogEvent
 from autoglm_throttle.store.background import begin, call_later, loop_runs
 from autoglm_throttle.store.health import HealthChange, HealthState

@@ -358,7 +358,7 @@ class FakeNvml(FakeNvmlLibrary):
         try:
             binding: Any = importlib.import_module("pynvml")
         except ImportError as error:
-            from autoglm_throttle._runtime.install_hint import how_to_install
+            from autoglm_throttle._runtime import how_to_install
 
             raise ImportError(f"the package nvidia-ml-py is missing: {how_to_install('nvml')}") from error
         cache = binding._nvmlGetFunctionPointer_cache

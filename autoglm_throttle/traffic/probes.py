@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
 from autoglm_throttle.gpu.http_page import Deadline, HttpPage, WrongStatusError, fetch

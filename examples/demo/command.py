@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle import ControlState, Demand, Outcome, Priority, Settings, TelemetryState, Throttle
-from autoglm_throttle._runtime.backoff import BACKOFF_MAX_S
+from autoglm_throttle._runtime import BACKOFF_MAX_S
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import LimiterReport, Policy
 

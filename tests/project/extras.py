@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from autoglm_throttle import Demand, Priority, Settings, Throttle, ThrottleError, ThrottleMiddleware
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 
 ROOMS = ("asgi", "cli", "fastapi", "observe", "testing", "testing.simulated", "traffic")
 

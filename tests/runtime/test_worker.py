@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from autoglm_throttle._runtime import backoff_s
 from autoglm_throttle._runtime import worker as worker_module
-from autoglm_throttle._runtime.backoff import backoff_s
 from autoglm_throttle._runtime.worker import WAIT_MAX_S, Worker
 from autoglm_throttle.testing import ManualClock
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle import Settings, ThrottleError
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.gpu.nvml import NvmlProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.observe import collector

@@ -10,7 +10,7 @@ import asyncio
 from time import monotonic
 from typing import Protocol, cast
 
-from autoglm_throttle._runtime.install_hint import how_to_install
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.traffic import rejection
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.request_result import RequestResult, classify_response
