@@ -144,16 +144,16 @@ def _capacity(inputs: MetricsInput) -> Rows:
 
 
 def _gauge(name: str, read: Read, text: str) -> MetricSpec:
-    return gauge(name, ("gpu",), text, each(reported_by, read))
+    return gauge(name, text, each(reported_by, read), "gpu")
 
 
 def _counter(name: str, read: Read, text: str) -> MetricSpec:
-    return counter(name, ("gpu",), text, each(reported_by, read))
+    return counter(name, text, each(reported_by, read), "gpu")
 
 
 def _link(name: str, receive: Read, transmit: Read, text: str) -> MetricSpec:
     describe = counter if name.endswith("_bytes") else gauge
-    return describe(name, ("gpu", "direction"), text, _both_ways(receive, transmit))
+    return describe(name, text, _both_ways(receive, transmit), "gpu direction")
 
 
 GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
@@ -228,10 +228,10 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
     ),
     stateset(
         "gpu_throttle",
-        ("gpu", "reason"),
         "1 for each reason why the device runs below its requested clock: "
         f"{', '.join(sorted(THROTTLE_BITS))}. Several may hold, or none.",
         _throttle,
+        "gpu reason",
     ),
     _counter(
         "gpu_throttled_seconds",
@@ -267,34 +267,26 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
         lambda device: device.nvlink_errors,
         "Errors on all NVLinks: checksums, replays, recoveries.",
     ),
-    stateset(
-        "gpu_verdict", ("gpu", "verdict"), f"Condition of the device: {', '.join(GpuCondition)}.", _verdict
-    ),
+    stateset("gpu_verdict", f"Condition of the device: {', '.join(GpuCondition)}.", _verdict, "gpu verdict"),
     gauge(
         "gpu_verdict_confidence_ratio",
-        ("gpu",),
         "Share of the signals for or against the verdict that were known and agree, 0 to 1.",
         _confidence,
+        "gpu",
     ),
     gauge(
         "gpu_fake_busy",
-        ("gpu",),
         "1 while the device reports itself busy and does little: stalled, degraded or underfed.",
         _fake_busy,
+        "gpu",
     ),
     gauge(
         "gpu_capacity_ratio",
-        (),
         "Usable share of all known devices, 0 to 1: a lost one counts nothing, a throttled one by its clock.",
         _capacity,
     ),
-    gauge("gpu_devices", ("health",), "Known devices, by health.", _devices),
-    info(
-        "gpu_info",
-        ("gpu", "uuid", "model", "kind"),
-        "Device or MIG instance behind a value of the label gpu.",
-        _info,
-    ),
+    gauge("gpu_devices", "Known devices, by health.", _devices, "health"),
+    info("gpu_info", "Device or MIG instance behind a value of the label gpu.", _info, "gpu uuid model kind"),
 )
 """In the order of the page."""
 
@@ -312,36 +304,34 @@ def _engine_info(inputs: MetricsInput) -> Rows:
 ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (
     gauge(
         "engine_running_requests",
-        ("engine",),
         "Requests that the engine works on.",
         each(_engines, lambda engine: engine.running),
+        "engine",
     ),
     gauge(
         "engine_queued_requests",
-        ("engine",),
         "Requests that wait inside the engine.",
         each(_engines, lambda engine: engine.queued),
+        "engine",
     ),
     gauge(
         "engine_kv_used_ratio",
-        ("engine",),
         "Fill of its key-value cache, 0 to 1; the fullest of several.",
         each(_engines, lambda engine: engine.kv_used_ratio),
+        "engine",
     ),
     counter(
         "engine_tokens",
-        ("engine",),
         "Tokens read and written.",
         each(_engines, lambda engine: engine.tokens_total),
+        "engine",
     ),
     counter(
         "engine_preemptions",
-        ("engine",),
         "Requests that the engine put off because its cache was full.",
         each(_engines, lambda engine: engine.preemptions_total),
+        "engine",
     ),
-    info(
-        "engine_info", ("engine", "model"), "Model that an engine serves, where it reports one.", _engine_info
-    ),
+    info("engine_info", "Model that an engine serves, where it reports one.", _engine_info, "engine model"),
 )
 """In the order of the page."""

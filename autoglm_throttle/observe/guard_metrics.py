@@ -54,52 +54,52 @@ def _levels(guards: GuardsView) -> Rows:
 GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
     stateset(
         "breaker_state",
-        ("breaker", "state"),
         f"State of the breaker: {', '.join(BreakerState)}.",
         _from_guards(_states),
+        "breaker state",
     ),
     counter(
         "breaker_transitions",
-        ("breaker", "state"),
         "Changes of the state, by the new state.",
         _from_guards(_transitions),
+        "breaker state",
     ),
     counter(
         "breaker_calls",
-        ("breaker",),
         "Calls permitted. Of two threads at once one may be lost.",
         each(_breakers, lambda breaker: breaker.calls),
+        "breaker",
     ),
     counter(
         "breaker_rejected",
-        ("breaker", "cause"),
         "Calls rejected, whether or not a fallback has answered.",
         _from_guards(_rejected),
+        "breaker cause",
     ),
     counter(
         "breaker_would_reject",
-        ("breaker",),
         "Calls permitted only because the breaker merely counts (BREAKER_MODE=metrics_only).",
         each(_breakers, lambda breaker: breaker.would_reject),
+        "breaker",
     ),
     counter(
         "breaker_stale_results",
-        ("breaker",),
         "Results that came after the breaker had changed, or twice, and were dropped.",
         each(_breakers, lambda breaker: breaker.stale_results),
+        "breaker",
     ),
     counter(
         "degraded",
-        ("guard", "fallback", "cause"),
         "Answers given without the dependency: stale, dynamic, static, or shed with none; by cause: "
         "that of a rejection, error, load, or refresh while a call is made.",
         _from_guards(_degraded),
+        "guard fallback cause",
     ),
     stateset(
         "degradation_level",
-        ("level",),
         f"Degradation level in force: {', '.join(level.label for level in DegradationLevel)}.",
         _from_guards(_levels),
+        "level",
     ),
 )
 """In the order of the page."""

@@ -72,66 +72,62 @@ def _mean_s(one: WorkClassView, other: WorkClassView, rate_rps: float) -> float 
     return (one.mean_s * one.rate_rps + other.mean_s * other.rate_rps) / rate_rps
 
 
-_CLASS: Final = ("work_class",)
+_CLASS: Final = "work_class"
 
 LIMIT_METRICS: Final[tuple[MetricSpec, ...]] = (
     gauge(
         "paused_requests",
-        (),
         "Requests that have given their slot back for a while: idle streams, and writes to slow readers. "
         "At paused_max new requests are rejected.",
         one(_concurrency, lambda view: view.paused),
     ),
     gauge(
         "objective_seconds",
-        (),
         "Time for a complete response that the limit aims at: SLO_S, or the learned one.",
         one(_concurrency, lambda view: view.slo_s),
     ),
     gauge(
         "objective_learned",
-        (),
         "1 while the objective is learned, because SLO_S is not set.",
         one(_concurrency, lambda view: view.slo_learned),
     ),
     gauge(
         "retry_backlog_seconds",
-        (),
         "Time until the last turn that was told to a rejected request in Retry-After.",
         one(_concurrency, lambda view: view.retry_backlog_s),
     ),
     gauge(
         "work_class_rate",
-        _CLASS,
         "Requests finished per second, by what costs alike: the name of the policy of a route, "
         f"{UNDECLARED} for all without one, {CLIENT_ERROR} for answers 400 to 499, {OTHER} beyond 64. "
         "Of the 16 work classes with the most requests, as the next four.",
         each(_classes, lambda one: one.rate_rps),
+        _CLASS,
     ),
     gauge(
         "work_class_latency_seconds",
-        _CLASS,
         "Recent mean time in the service, without waiting and pauses.",
         each(_classes, lambda one: one.mean_s),
+        _CLASS,
     ),
     gauge(
         "work_class_unloaded_latency_seconds",
-        _CLASS,
         "Time in the service with few requests beside; absent until it is known, and where several work "
         "classes share a label.",
         each(_classes, lambda one: one.unloaded_s),
+        _CLASS,
     ),
     gauge(
         "work_class_negligible",
-        _CLASS,
         "1 while requests are so short beside the others that they need no slot.",
         each(_classes, lambda one: one.negligible),
+        _CLASS,
     ),
     gauge(
         "work_class_inflight_requests",
-        _CLASS,
         "Requests in flight, with or without a slot, paused ones included.",
         each(_classes, lambda one: one.in_flight),
+        _CLASS,
     ),
 )
 """In the order of the page."""
@@ -164,40 +160,37 @@ def _basis(inputs: MetricsInput) -> Rows:
 QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
     gauge(
         "quota_memory_fill_ratio",
-        (),
         "Fill of the memory that requests can use, projected to the requests in flight now.",
         one(_quota, lambda quota: quota.fill),
     ),
     gauge(
         "quota_memory_cap_ratio",
-        ("priority",),
         "Share of that memory above which the class is rejected; a route may have its own. "
         "0 where memory stays above GPU_MEMORY_TARGET with nothing in flight: one request at a time.",
         _classes_of(lambda quota: quota.caps),
+        "priority",
     ),
     gauge(
         "quota_rejecting",
-        ("priority",),
         "1 while the whole class is rejected, until the fill is 0.05 below its cap, or half of a small one. "
         "A large request may be rejected earlier.",
         _classes_of(lambda quota: quota.rejecting),
+        "priority",
     ),
     stateset(
         "quota_basis",
-        ("basis",),
         f"Basis of the fill: {', '.join(FillBasis)}. "
         "While it is kept the caps are shares of what is left; they do nothing while it is unknown.",
         _basis,
+        "basis",
     ),
     gauge(
         "quota_memory_fill_per_cost_ratio",
-        (),
         "Fill that one unit of cost is taken to add until the next sample; 0 until it was learned.",
         _measured(lambda quota: quota.slope),
     ),
     gauge(
         "quota_memory_usable_bytes",
-        (),
         "Memory that requests can fill on the fullest device; the rest of it while the basis is kept. "
         "An engine's cache reports no bytes.",
         _measured(lambda quota: quota.usable_bytes),

@@ -51,6 +51,7 @@ T = TypeVar("T")
 Rows = Iterable[tuple[Labels, float]]
 Histograms = Iterable[tuple[Labels, DurationCounts]]
 ReadRows = Callable[[MetricsInput], Rows]
+ReadHistograms = Callable[[MetricsInput], Histograms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +80,29 @@ class HistogramSpec:
     kind: Literal["histogram"] = "histogram"
 
 
-def counter(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
-    """Describe a counter; the names of metrics here are without their common prefix."""
-    return MetricSpec(PREFIX + name, "counter", labels, text, read)
+def counter(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
+    """Describe a counter; names are without the common prefix, labels one text with spaces."""
+    return MetricSpec(PREFIX + name, "counter", tuple(labels.split()), text, read)
 
 
-def gauge(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
+def gauge(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
     """Describe a gauge."""
-    return MetricSpec(PREFIX + name, "gauge", labels, text, read)
+    return MetricSpec(PREFIX + name, "gauge", tuple(labels.split()), text, read)
 
 
-def stateset(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
+def stateset(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
     """Describe a set of states."""
-    return MetricSpec(PREFIX + name, "stateset", labels, text, read)
+    return MetricSpec(PREFIX + name, "stateset", tuple(labels.split()), text, read)
 
 
-def info(name: str, labels: Labels, text: str, read: ReadRows) -> MetricSpec:
+def info(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
     """Describe a constant series whose labels carry the information."""
-    return MetricSpec(PREFIX + name, "info", labels, text, read)
+    return MetricSpec(PREFIX + name, "info", tuple(labels.split()), text, read)
 
 
-def histogram(
-    name: str, labels: Labels, text: str, read: Callable[[MetricsInput], Histograms]
-) -> HistogramSpec:
+def histogram(name: str, text: str, read: ReadHistograms, labels: str = "") -> HistogramSpec:
     """Describe a histogram of durations."""
-    return HistogramSpec(PREFIX + name, labels, text, read)
+    return HistogramSpec(PREFIX + name, tuple(labels.split()), text, read)
 
 
 def one(find: Callable[[Snapshot], T | None], read: Callable[[T], float | None]) -> ReadRows:

@@ -123,97 +123,89 @@ def _table_factor(control: ControlState) -> float | None:
 METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     counter(
         "requests",
-        ("priority", "decision", "reason"),
         "Decisions: admitted, limited (429, 413: the caller's own limit), shed (503: our load), "
         "or exempt, which has no priority.",
         _requests,
+        "priority decision reason",
     ),
     histogram(
         "request_duration_seconds",
-        ("priority", "decision"),
         "Time from arrival to the last byte of the answer, waiting included. Not of clients that left.",
         _durations,
+        "priority decision",
     ),
     gauge(
         "active_requests",
-        ("priority",),
         "Requests admitted and not yet ended.",
         _by_priority(lambda snapshot: snapshot.active),
+        "priority",
     ),
-    gauge("queued_requests", ("priority",), "Requests that wait in the queue.", _queued),
+    gauge("queued_requests", "Requests that wait in the queue.", _queued, "priority"),
     histogram(
         "queue_time_seconds",
-        ("priority",),
         "Time in the queue of requests that had to wait, whether or not they were admitted.",
         _queue_time,
+        "priority",
     ),
     counter(
         "outcomes",
-        ("priority", "outcome"),
         "How admitted requests ended: success, failure, or neutral where the client left.",
         _outcomes,
+        "priority outcome",
     ),
     counter(
         "would_reject",
-        ("priority", "reason"),
         "Requests that were admitted only because DRY_RUN is on.",
         _would_reject,
+        "priority reason",
     ),
-    counter("oddities", ("kind",), f"Oddities that were dealt with: {', '.join(ODDITIES)}.", _oddities),
+    counter("oddities", f"Oddities that were dealt with: {', '.join(ODDITIES)}.", _oddities, "kind"),
     gauge(
         "factor_ratio",
-        (),
         "Share of the nominal rates admitted now, 0 to 1; 0 rejects all new requests.",
         one(_control, lambda control: control.factor),
     ),
-    stateset("tier", ("tier",), "Step of the tier table in force, in percent of the nominal rates.", _tier),
+    stateset("tier", "Step of the tier table in force, in percent of the nominal rates.", _tier, "tier"),
     gauge(
         "table_factor_ratio",
-        (),
         "Factor of the tier table taken literally, 0 to 1, whether or not it is applied.",
         one(_control, _table_factor),
     ),
     gauge(
         "table_armed",
-        (),
         "1 while the tier table may act; under the policy adaptive only while requests wait.",
         one(_control, lambda control: control.armed),
     ),
     gauge(
         "inflight_requests",
-        (),
         "Requests in flight, including those just admitted from the queue.",
         one(_concurrency, lambda view: view.in_flight),
     ),
     gauge(
         "inflight_limit",
-        (),
         "Concurrency limit now: the smallest of the learned limit, the memory cap and INFLIGHT_MAX.",
         _inflight_limit,
     ),
     gauge(
         "service_rate",
-        (),
         "Requests that the service finishes per second; a lower bound until its limit was once reached.",
         one(_concurrency, lambda view: view.service_rps),
     ),
     gauge(
         "pressure_ratio",
-        ("term",),
         "Load over its target, by term, 1 at the target and more above it: demand (over the service rate), "
         "and of gpu_pressure_terms those that are known. The number to scale by.",
         _pressure,
+        "term",
     ),
     gauge(
         "rate_limit",
-        ("priority",),
         "Tokens refilled per second now; in a fleet for all processes, while its store is unavailable the "
         "part of this one.",
         _by_priority(lambda snapshot: snapshot.rate_limit_rps),
+        "priority",
     ),
-    gauge(
-        "tokens", ("priority",), "Tokens left in the bucket.", _by_priority(lambda snapshot: snapshot.tokens)
-    ),
+    gauge("tokens", "Tokens left in the bucket.", _by_priority(lambda snapshot: snapshot.tokens), "priority"),
     *LIMIT_METRICS,
     *QUOTA_METRICS,
     *STORE_METRICS,
@@ -223,10 +215,10 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     *SOURCE_METRICS,
     counter(
         "recorder_records",
-        ("result",),
         "Requests that the recorder of traffic has written, and those that it had to drop.",
         _recorded,
+        "result",
     ),
-    info("build_info", ("version",), "The version of this library.", lambda _: [((__version__,), 1)]),
+    info("build_info", "The version of this library.", lambda _: [((__version__,), 1)], "version"),
 )
 """Every metric, in the order of the page."""

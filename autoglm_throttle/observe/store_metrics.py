@@ -39,56 +39,47 @@ def _fallbacks(inputs: MetricsInput) -> Rows:
 STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
     gauge(
         "redis_up",
-        (),
         "1 while the store of REDIS_URL decides, 0 while each process decides for itself.",
         one(_store, lambda store: float(store.state is HealthState.UP)),
     ),
     counter(
         "redis_fallback",
-        ("reason",),
         "Decisions on user limits taken without the store, by the error of the store.",
         _fallbacks,
+        "reason",
     ),
     counter(
-        "redis_decisions",
-        (),
-        "Decisions requested from the store.",
-        one(_store, lambda store: store.stats.sent),
+        "redis_decisions", "Decisions requested from the store.", one(_store, lambda store: store.stats.sent)
     ),
     counter(
         "redis_round_trips",
-        (),
         "Calls that carried them; the quotient is the mean size of a batch.",
         one(_store, lambda store: store.stats.calls),
     ),
     counter(
         "redis_deny_cache_hits",
-        (),
         "Rejections answered from the local deny cache, without a call of the store.",
         one(_store, lambda store: store.deny_cache_hits),
     ),
     counter(
         "redis_late_replies",
-        (),
         "Replies that came after their decision had been taken without them, or after its caller had left.",
         one(_store, lambda store: store.stats.late),
     ),
     gauge(
         "fleet_members",
-        (),
         "Live processes that share the priority rates, as known to this one.",
         one(_fleet, lambda fleet: fleet.members),
     ),
     gauge(
         "fleet_up",
-        (),
         "1 while rates are leased, 0 while this process uses its own part of them.",
         one(_fleet, lambda fleet: float(fleet.up)),
     ),
     counter(
-        "fleet_round_trips", (), "Calls for leases and signs of life.", one(_fleet, lambda fleet: fleet.calls)
+        "fleet_round_trips", "Calls for leases and signs of life.", one(_fleet, lambda fleet: fleet.calls)
     ),
-    counter("fleet_failures", (), "Those that were not answered.", one(_fleet, lambda fleet: fleet.failures)),
+    counter("fleet_failures", "Those that were not answered.", one(_fleet, lambda fleet: fleet.failures)),
 )
 """In the order of the page."""
 
@@ -130,63 +121,58 @@ def _last_read(inputs: MetricsInput) -> Rows:
 SOURCE_METRICS: Final[tuple[MetricSpec, ...]] = (
     stateset(
         "telemetry_state",
-        ("state",),
         "How far the newest GPU sample can be believed; none means that no GPU is expected.",
         _telemetry,
+        "state",
     ),
     gauge(
         "controller_last_sample_timestamp_seconds",
-        (),
         "Unix time of the newest GPU sample; the reader computes its age.",
         _last_sample,
     ),
     counter(
         "controller_errors",
-        (),
         "GPU reads that failed or were overdue, threads that crashed, and values that cannot be.",
         _errors,
     ),
     stateset(
-        "gpu_source_state",
-        ("source", "state"),
-        f"State of the reads of each source: {', '.join(STATES)}.",
-        _state,
+        "gpu_source_state", f"State of the reads of each source: {', '.join(STATES)}.", _state, "source state"
     ),
     gauge(
         "gpu_source_last_read_timestamp_seconds",
-        ("source",),
         "Unix time at which the source was last read; its data may be older.",
         _last_read,
+        "source",
     ),
     gauge(
         "gpu_source_interval_seconds",
-        ("source",),
         "Time promised between two reads; it changes with SAMPLE_ADAPTIVE.",
         each(_sources, lambda source: source.interval_s),
+        "source",
     ),
     counter(
         "gpu_source_failures",
-        ("source",),
         "Reads that gave nothing.",
         each(_sources, lambda source: source.failures),
+        "source",
     ),
     counter(
         "gpu_source_overruns",
-        ("source",),
         "Reads that took longer than they may.",
         each(_sources, lambda source: source.overruns),
+        "source",
     ),
     counter(
         "gpu_source_implausible",
-        ("source",),
         "Values that cannot be and were taken as not known.",
         each(_sources, lambda source: source.implausible),
+        "source",
     ),
     counter(
         "gpu_source_crashes",
-        ("source",),
         "Times that its thread crashed and was to be started anew.",
         each(_sources, lambda source: source.crashes),
+        "source",
     ),
 )
 """In the order of the page."""
