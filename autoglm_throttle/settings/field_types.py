@@ -1,8 +1,7 @@
 """Field types: the kinds of values, with the allowed range, an example, and the notation of each.
 
-A field type stands in the annotation of a field. It parses text (environment, files) as well as ready values
-(code, TOML), so that every source of a setting has the same rules and messages. pydantic checks types, ranges
-and enums.
+A field type stands in the annotation of a field. It parses text as well as ready values, so that every source
+of a setting has the same rules and messages. pydantic checks types, ranges and enums.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
-PARTS_AT_MOST: Final = 100_000
-"""Elements of a list: a variable may hold a megabyte of commas."""
-
-NOTHING: Final = "none"
-"""The word for an empty list, because an empty variable means "not set"."""
+PARTS_AT_MOST: Final = 100_000  # elements of a list: a variable may hold a megabyte of commas
+NOTHING: Final = "none"  # the word for an empty list, because an empty variable means "not set"
+_DIGITS: Final = 20  # of a whole number; the largest allowed value has eleven
+_FLAG_WORDS: Final = ("true", "false", "1", "0", "yes", "no", "on", "off")
+_NUMBER: Final = r"([+-]?(?:[0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)\s*(\S*)"
 
 UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "s": {
@@ -43,12 +42,6 @@ UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
 }  # fmt: skip
 """Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
 
-_NUMBER: Final = r"([+-]?(?:[0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)\s*(\S*)"
-_DIGITS: Final = 20
-"""Digits of a whole number; the largest allowed value has eleven."""
-
-_FLAG_WORDS: Final = ("true", "false", "1", "0", "yes", "no", "on", "off")
-
 
 class FieldTypeError(ValueError):
     """A value that its field type does not allow; the text may name an allowed one."""
@@ -58,21 +51,14 @@ class FieldTypeError(ValueError):
 class FieldType:
     """A kind of value: the metadata of an annotation, ``Annotated[float, number(0, 1, "share")]``."""
 
-    allowed: str
-    """Completes "must be ...": the range or the choices."""
+    allowed: str  # completes "must be ...": the range or the choices
     example: str
-    """An allowed value."""
-    parse: Callable[[Any], Any]
-    """Parses a value, or raises a ValueError; its text may name an allowed value."""
-    bounds: Mapping[str, Any] | None = None
-    """Constraints for pydantic's schema of the annotated type; None: ``parse`` returns the final value."""
+    parse: Callable[[Any], Any]  # or raises a ValueError; its text may name an allowed value
+    bounds: Mapping[str, Any] | None = None  # for pydantic's schema; None: `parse` returns the final value
     unit: str = ""
-    text: Callable[[Any], str] = str
-    """Formats a value; ``parse`` reads the text back."""
-    public: Callable[[Any], str] | None = None
-    """Formats a value without its secrets; None: it has none."""
-    hidden: bool = False
-    """Whether no message quotes a wrong value: it may be a secret in the wrong place."""
+    text: Callable[[Any], str] = str  # formats a value; `parse` reads it back
+    public: Callable[[Any], str] | None = None  # formats a value without its secrets; None: it has none
+    hidden: bool = False  # whether no message quotes a wrong value: it may be a secret in the wrong place
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Build the schema of pydantic: ``parse``, then pydantic's own check of type and range."""
@@ -112,11 +98,7 @@ def plain(value: float) -> str:
 
 
 def parse_quantity(text: str, unit: str = "") -> float:
-    """Parse a number with an optional unit.
-
-    Args:
-        text: ``0.25``, ``250ms``, ``3 m``; without a unit the number is in ``unit``.
-        unit: a key of ``UNITS``; any other takes plain numbers only.
+    """Parse a number with an optional unit of those of ``unit``: ``0.25``, ``250ms``, ``3 m``.
 
     Raises:
         ValueError: not a finite number, or a unit that ``unit`` does not have.
@@ -129,7 +111,6 @@ def parse_quantity(text: str, unit: str = "") -> float:
     if spelling and spelling not in spellings:
         known = ", ".join(spellings)
         raise FieldTypeError(f"its unit is not known, only {known}" if known else "a plain number, no unit")
-    # Multiply before dividing: 57 * 0.01 is not 0.57.
     times, over = spellings.get(spelling, (1, 1))
     value = float(match[1]) * times / over
     if not math.isfinite(value):
@@ -138,14 +119,7 @@ def parse_quantity(text: str, unit: str = "") -> float:
 
 
 def number(low: float, high: float, unit: str = "", *, above: bool = False) -> FieldType:
-    """Build the type of finite numbers within a range.
-
-    Args:
-        low: smallest value allowed, or the bound itself if ``above``.
-        high: largest value allowed.
-        unit: a unit of ``UNITS``, or any other word for numbers without units in their text.
-        above: ``low`` itself is not allowed.
-    """
+    """Build the type of finite numbers within a range; with ``above``, ``low`` itself is not allowed."""
     span = f"{'above' if above else 'from'} {plain(low)} {'up ' if above else ''}to {plain(high)}"
     kind = "a share" if unit == "share" else "a number"
     return FieldType(
@@ -192,12 +166,7 @@ def _whole(unit: str, raw: object) -> object:
 
 
 def choice(kind: type[Enum], **renamed: Enum) -> FieldType:
-    """Build the type of one word of a closed set, in any case.
-
-    Args:
-        kind: the enum of the allowed words.
-        renamed: old word -> new word. An old word is an error whose hint names the new one.
-    """
+    """Build the type of one word of an enum, in any case; the error of a renamed word names the new one."""
 
     def parse(raw: object) -> object:
         if isinstance(raw, kind):
@@ -237,11 +206,7 @@ def listed(item: FieldType) -> FieldType:
 
 
 def parts_of(raw: object) -> list[object]:
-    """Split a text at its commas, or copy a sequence or a set.
-
-    Raises:
-        ValueError: neither of these.
-    """
+    """Split a text at its commas, or copy a sequence or a set."""
     if isinstance(raw, str):
         raw = [part.strip() for part in raw.split(",", PARTS_AT_MOST)]
     if not isinstance(raw, (list, tuple, set, frozenset)):
@@ -252,11 +217,7 @@ def parts_of(raw: object) -> list[object]:
 
 
 def list_of(raw: object) -> list[object]:
-    """Split a list as ``parts_of``; the word ``none`` alone is the empty list.
-
-    Raises:
-        ValueError: no list.
-    """
+    """Split a list as ``parts_of``; the word ``none`` alone is the empty list."""
     parts = parts_of(raw)
     only = parts[0] if len(parts) == 1 else None
     return [] if isinstance(only, str) and only.strip().lower() == NOTHING else parts
@@ -265,12 +226,7 @@ def list_of(raw: object) -> list[object]:
 def word(pattern: str, allowed: str, example: str, *, lower: bool = False, reason: str = "") -> FieldType:
     """Build the type of texts that match a pattern as a whole, without the blanks around them.
 
-    Args:
-        pattern: a regular expression; a bounded one, since a variable may hold megabytes.
-        allowed: completes "must be ...".
-        example: an allowed text.
-        lower: letters become lower case.
-        reason: the hint for other texts.
+    The pattern must be bounded, since a variable may hold megabytes; ``reason`` is the hint for other texts.
     """
 
     def parse(raw: object) -> str:
@@ -307,27 +263,15 @@ PRIORITY: Final = FieldType("one of high, mid, low", "mid", _priority, text=lamb
 """A priority by name or by one of ``1 2 3``. An unknown one is an error, unlike in a client's header."""
 
 SHARE: Final = number(0, 1, "share")
-LOAD: Final = number(0.01, 1, "share")
-"""A load as seen by the controller: 1 is the full capacity of the service."""
-
+LOAD: Final = number(0.01, 1, "share")  # as seen by the controller: 1 is the full capacity of the service
 OBJECTIVE: Final = number(0.001, 86_400, "s")
-"""An objective for one response."""
-
-AGE: Final = number(0.001, 31_536_000, "s")
-"""The age of a cached response: up to a year, as in HTTP caches."""
+AGE: Final = number(0.001, 31_536_000, "s")  # of a cached response: up to a year, as in HTTP caches
 
 
 def secret(
     allowed: str, example: str, parse: Callable[[Any], Any], public: Callable[[str], str] | None = None
 ) -> FieldType:
-    """Build the type of a secret, which no message quotes.
-
-    Args:
-        allowed: completes "must be ...".
-        example: an allowed value.
-        parse: returns a ``SecretStr``; the text of its error quotes no secret.
-        public: formats a value without its secret; None: as asterisks.
-    """
+    """Build the type of a secret, which no message quotes; without ``public`` it is shown as asterisks."""
 
     def shown(value: Any) -> str:  # noqa: ANN401 - a SecretStr, whose module is slow to import
         return public(value.get_secret_value()) if public else MASK
@@ -338,11 +282,7 @@ def secret(
 
 
 def secret_text(raw: Any) -> str:  # noqa: ANN401 - raw values have any type
-    """Return the text of a secret, given as such or as a text.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return the text of a secret, given as such or as a text."""
     text = raw.get_secret_value() if hasattr(raw, "get_secret_value") else raw
     if not isinstance(text, str):
         raise FieldTypeError

@@ -10,17 +10,9 @@ from typing import Final
 from autoglm_throttle.types import ThrottleError
 
 MASK: Final = "********"
-
-SHOWN_CHARACTERS: Final = 60
-"""Longer values are truncated: enough to recognise the input, short enough for one line of a log."""
-
-NEAR_ENOUGH: Final = 0.6
-"""Similarity (difflib) from which a name is proposed; below it a proposal misleads more than it helps."""
-
-_BARE: Final = r"[A-Za-z0-9_-]+"
-_QUERY_PART: Final = r"[^&;]+"
-_READ_AT_MOST: Final = 2000
-"""Characters of a value that a message looks at, and of each of its parts: a variable may hold megabytes."""
+SHOWN_CHARACTERS: Final = 60  # enough to recognise the input, short enough for one line of a log
+NEAR_ENOUGH: Final = 0.6  # similarity (difflib) below which a proposed name misleads more than it helps
+_READ_AT_MOST: Final = 2000  # characters of a value that a message reads: a variable may hold megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +43,7 @@ class Problem:
 
 
 class ConfigError(ThrottleError, ValueError):
-    """Raised for settings that cannot be used; carries every problem found, not just the first.
-
-    Args:
-        problems: at least one, in the order of the settings page.
-    """
+    """Raised for settings that cannot be used; carries every problem, in the order of the settings page."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: list[Problem] = list(problems)
@@ -83,11 +71,8 @@ def repr_for_user(value: object) -> str:
 def masked_url(text: str, *, whole_login: bool = False) -> str:
     """Mask the password and every query value of a URL; user name, host and names of options stay.
 
-    Also accepts texts that may be no URL: everything from the scheme to the last ``@`` counts as the login.
-
-    Args:
-        text: a URL, with one or two slashes behind its scheme, or none.
-        whole_login: mask the user name, too.
+    In a text that may be no URL, everything from the scheme to the last ``@`` counts as the login, which
+    ``whole_login`` masks with the user name.
     """
     separator = next((mark for mark in ("://", ":/") if mark in text), "")
     scheme, _, rest = text.partition(separator) if separator else ("", "", text)
@@ -97,12 +82,12 @@ def masked_url(text: str, *, whole_login: bool = False) -> str:
         # A login without a colon is masked as a whole: it may be a password in the wrong place.
         login = f"{user}:{MASK if password else ''}" if colon and not whole_login else MASK
     path, question, query = tail.partition("?")
-    return scheme + separator + login + at + path + question + re.sub(_QUERY_PART, _masked_option, query)
+    return scheme + separator + login + at + path + question + re.sub("[^&;]+", _masked_option, query)
 
 
 def quoted_key(name: str) -> str:
     """Format a name as a key of TOML: in quotes unless it is of letters, digits, dashes and underscores."""
-    if re.fullmatch(_BARE, name):
+    if re.fullmatch("[A-Za-z0-9_-]+", name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
