@@ -88,7 +88,7 @@ class Worker:
         weakref.finalize(owner, self.stop, 0.0).atexit = False
 
     def start(self) -> None:
-        """Start the thread unless it lives; in the pause after a crash or a failed start this does nothing."""
+        """Start the thread unless it lives; in the pause after a crash or failed start this does nothing."""
         self.is_stopping = False
         self._lock.run(self._launch)
 

@@ -18,7 +18,7 @@ from autoglm_throttle.limiting.token_bucket import PriorityBuckets, SharedBudget
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.gpu_items import ENGINES
+from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.types import Clock, GpuProvider, Policy
 from autoglm_throttle.types.identity import CallerHasher
 

@@ -11,7 +11,7 @@ from autoglm_throttle.cli.output import table
 from autoglm_throttle.gpu.merge import load_pct
 from autoglm_throttle.gpu.sample_copy import MEASURED
 from autoglm_throttle.observe.gpu_metrics import labelled
-from autoglm_throttle.settings.gpu_items import ENGINES
+from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView
 
 MAX_NAME_CHARS: Final = 20

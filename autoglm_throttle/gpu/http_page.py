@@ -27,7 +27,7 @@ from autoglm_throttle.types import ProviderUnavailable
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from autoglm_throttle.settings.gpu_items import ScrapeUrl
+    from autoglm_throttle.settings.groups.gpu import ScrapeUrl
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB. A larger

@@ -14,7 +14,7 @@ from autoglm_throttle.gpu.http_page import Deadline, HttpPage, WrongStatusError,
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings.gpu_items import ScrapeUrl
+    from autoglm_throttle.settings.groups.gpu import ScrapeUrl
     from autoglm_throttle.types import Clock, GpuSample
 
 TIMEOUT_S: Final = 2.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.gpu.auto import AutoProvider
 from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
-from autoglm_throttle.settings.gpu_items import GpuItem, parse_items
+from autoglm_throttle.settings.groups.gpu import GpuItem, parse_items
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.gpu import GpuSettings

@@ -13,7 +13,7 @@ from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.resilience.degradation import DegradationAction
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.call import HttpCall
-from autoglm_throttle.settings.guard_policy import NAME_CHARACTERS
+from autoglm_throttle.settings.policies import NAME_CHARACTERS
 from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome
 
 try:

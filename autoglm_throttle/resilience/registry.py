@@ -26,7 +26,7 @@ from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
 from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.field_types import choice
-from autoglm_throttle.settings.guard_policy import GUARD_NAME
+from autoglm_throttle.settings.policies import GUARD_NAME
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import (
     BreakerState,

@@ -8,13 +8,12 @@ from autoglm_throttle.settings.groups.base import PREFIX, Setting
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import HeaderStyle, HeaderTrust
 from autoglm_throttle.settings.groups.observe import MetricsExport, UnknownNames
-from autoglm_throttle.settings.guard_policy import GuardPolicy
-from autoglm_throttle.settings.plan_policy import PlanPolicy
+from autoglm_throttle.settings.groups.users import parse_user_limits, user_limits_text
+from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.settings.settings import Settings
 from autoglm_throttle.settings.sources import SettingSource
-from autoglm_throttle.settings.user_limits import parse_user_limits, user_limits_text
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.advice import collect_advice

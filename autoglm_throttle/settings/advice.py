@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.settings.checks import breaker_of
-from autoglm_throttle.settings.gpu_items import ENGINES
 from autoglm_throttle.settings.groups import settings_table
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import HeaderTrust
+from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.settings.problems import Problem, quoted_key
 from autoglm_throttle.settings.route_policy import earlier_matches
 from autoglm_throttle.settings.sources import SettingSource
@@ -26,7 +26,7 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings.guard_policy import GuardPolicy
+    from autoglm_throttle.settings.policies import GuardPolicy
     from autoglm_throttle.settings.route_policy import RoutePolicy
     from autoglm_throttle.settings.settings import Settings
 

@@ -8,18 +8,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.settings.breaker_checks import cross_field_problems
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table
 from autoglm_throttle.settings.groups.base import field_types
-from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.groups.breaker import BreakerSettings, cross_field_problems
 from autoglm_throttle.settings.groups.gpu import stale_at_least_s
-from autoglm_throttle.settings.guard_policy import GuardPolicy
+from autoglm_throttle.settings.policies import GuardPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.types import BorrowMode, Signal
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings.tables import Tables
+    from autoglm_throttle.settings.policies import Tables
 
 Values = Mapping[str, Any]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PARTS_AT_MOST: Final = 100_000  # elements of a list: a variable may hold a megabyte of commas
 NOTHING: Final = "none"  # the word for an empty list, because an empty variable means "not set"
 _DIGITS: Final = 20  # of a whole number; the largest allowed value has eleven
-_FLAG_WORDS: Final = ("true", "false", "1", "0", "yes", "no", "on", "off")
+TRUE_WORDS: Final = ("true", "1", "yes", "on")
 _NUMBER: Final = r"([+-]?(?:[0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)\s*(\S*)"
 
 UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
@@ -251,7 +251,7 @@ def _priority(raw: object) -> Priority:
 
 def _flag(raw: object) -> object:
     word = raw.strip().lower() if isinstance(raw, str) else ""
-    if not isinstance(raw, bool) and word not in _FLAG_WORDS:
+    if not isinstance(raw, bool) and word not in {*TRUE_WORDS, "false", "0", "no", "off"}:
         raise FieldTypeError
     return word or raw
 

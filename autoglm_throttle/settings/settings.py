@@ -21,12 +21,10 @@ from autoglm_throttle.settings.groups.breaker import (
 from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
 from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings, stale_at_least_s
-from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings
-from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings, RecorderSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.settings.groups.users import UserSettings
-from autoglm_throttle.settings.guard_policy import GuardPolicy
-from autoglm_throttle.settings.plan_policy import PlanPolicy
+from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import RoutePolicy
 from autoglm_throttle.settings.sources import (
@@ -213,7 +211,7 @@ def _validate(loaded: LoadedValues) -> dict[str, Any]:
     parts, problems, wrong = _groups(loaded.values)
     if loaded.values:
         from autoglm_throttle.settings.checks import failed_checks  # not needed for the defaults alone
-        from autoglm_throttle.settings.tables import Tables
+        from autoglm_throttle.settings.policies import Tables
 
         tables = Tables(loaded.values)
         problems += tables.problems

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from autoglm_throttle.settings.field_types import TRUE_WORDS
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table
 from autoglm_throttle.settings.groups.base import PREFIX, Group
 from autoglm_throttle.settings.problems import Problem, nearest, quoted_key, repr_for_user, unknown_key
 
-if TYPE_CHECKING:
-    from autoglm_throttle.settings.config_file import ConfigFile
-
-POLICY: Final = "resource_policy"
-"""Name of a table that sets several settings at once."""
-
-SETTINGS_OF: Final = {
-    "precision_hint": "precisions",
-    "gpu_memory_ratio": "gpu_memory_ratio",
-    "compute_priority": "compute_priority",
+POLICY: Final = "resource_policy"  # name of a table that sets several settings at once
+SETTINGS_OF: Final = {"precision_hint": "precisions"} | {
+    name: name for name in ("gpu_memory_ratio", "compute_priority")
 }
 """Key of the service's table ``resource_policy`` -> the setting that it sets."""
-
-TABLES: Final = ("routes", "plans", "guards", POLICY)
-"""Names for ``CONFIG_FILE`` or code only: a variable cannot hold their shape."""
-
+TABLES: Final = ("routes", "plans", "guards", POLICY)  # a variable cannot hold their shape
 NAMES: Final = (*GROUP_OF, *TABLES)
-
-REMOVED: Final = {"user_storage": f"removed; use {PREFIX}REDIS_URL"}
-"""Variable that is gone -> what to do."""
-
+REMOVED: Final = {"user_storage": f"removed; use {PREFIX}REDIS_URL"}  # variable -> what to do
 PROCESSES: Final = "WEB_CONCURRENCY"
 """The variable from which uvicorn, gunicorn and others take their number of workers; default of WORKERS."""
+
+BYTES_AT_MOST: Final = 1 << 20  # a policy of a thousand routes needs a tenth; a wrong path may be a huge log
+DEPTH_AT_MOST: Final = 20  # brackets within brackets, and parts of a key; our deepest table needs four
+_PART: Final = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
+_PATH: Final = rf"{_PART}(?:\s*\.\s*{_PART})*"
 
 
 class SettingSource(StrEnum):
@@ -58,10 +54,8 @@ class LoadedValues:
     places: dict[str, Callable[[str], str]] = field(default_factory=dict)
     """Name -> function that maps the name, or a place inside its value, to its place in the source."""
     problems: list[Problem] = field(default_factory=list)
-    unknown: list[Problem] = field(default_factory=list)
-    """Unknown names: problems, or with ``UNKNOWN_ENV=warn`` warnings."""
-    ignored: list[Problem] = field(default_factory=list)
-    """Warnings: names and values that have no effect."""
+    unknown: list[Problem] = field(default_factory=list)  # problems, or with UNKNOWN_ENV=warn warnings
+    ignored: list[Problem] = field(default_factory=list)  # names and values that have no effect
 
     def put(self, name: str, value: object, source: SettingSource, place: Callable[[str], str]) -> None:
         """Store a value unless a stronger source has set it; sources come strongest first."""
@@ -127,8 +121,6 @@ def load(
 def _load_env_file(loaded: LoadedValues, path: Path) -> None:
     from dotenv import dotenv_values
 
-    from autoglm_throttle.settings.config_file import read_regular_file
-
     try:
         text = read_regular_file(path).decode("utf-8")
     except (OSError, ValueError) as error:
@@ -160,14 +152,12 @@ def _load_variables(
 
 def _load_config_file(loaded: LoadedValues) -> None:
     raw = loaded.values.get("config_file")
+    if raw is None:
+        return
     try:
-        path = None if raw is None else settings_table()["config_file"].field_type.checked(raw)
+        path = settings_table()["config_file"].field_type.checked(raw)
     except ValueError:
-        return
-    if path is None:
-        return
-    from autoglm_throttle.settings.config_file import read_config_file  # not needed without a file
-
+        return  # reported with the other values
     try:
         file = read_config_file(path)
     except ValueError as error:
@@ -219,8 +209,7 @@ def _load_processes(loaded: LoadedValues, text: str) -> None:
     """Load the number of processes that the server was told, unless WORKERS is set."""
     # A fleet counts its processes on all hosts, this one's servers among them.
     fleet = loaded.values.get("fleet")
-    word = fleet.strip().lower() if isinstance(fleet, str) else ""
-    in_fleet = fleet is True or word in {"true", "1", "yes", "on"}
+    in_fleet = fleet is True or (isinstance(fleet, str) and fleet.strip().lower() in TRUE_WORDS)
     if not text.strip() or "workers" in loaded.values or in_fleet:
         return
     allowed = settings_table()["workers"].field_type
@@ -228,9 +217,8 @@ def _load_processes(loaded: LoadedValues, text: str) -> None:
         loaded.put("workers", text, SettingSource.ENV, partial(always, PROCESSES))
     else:
         # Not our variable: a value for another program stops nothing.
-        loaded.ignored.append(
-            Problem(PROCESSES, f"is no default of WORKERS: it {allowed.describe_error(text, '')[0]}")
-        )
+        message = f"is no default of WORKERS: it {allowed.describe_error(text, '')[0]}"
+        loaded.ignored.append(Problem(PROCESSES, message))
 
 
 def _setting_name(variable: str) -> str | None:
@@ -289,3 +277,100 @@ def _suggestion(name: str) -> str:
 
 def _is_warning_only(raw: object) -> bool:
     return isinstance(raw, str) and raw.strip().lower() == "warn"
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A parsed file with the lines of its keys."""
+
+    path: Path
+    values: dict[str, Any]
+    lines: dict[str, int]  # place, such as `rate_high_rps`, `routes[1]` or `plans.gold` -> line, from 1
+
+    def place(self, key: str) -> str:
+        """Format file, line (if it is known) and key: ``throttle.toml:12: routes[1].pattern``."""
+        # The key and the tables around it, the longest first.
+        ends = [match.end() for match in re.finditer(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+', key)][::-1]
+        line = next((self.lines[key[:end]] for end in ends if key[:end] in self.lines), None)
+        return f"{self.path.name}:{line}: {key}" if line else f"{self.path.name}: {key}"
+
+
+def read_config_file(path: Path) -> ConfigFile:
+    """Read and parse the TOML file.
+
+    Raises:
+        ValueError: it is no regular file, cannot be read, is too long or too deeply nested, or is not TOML;
+            the text names the reason.
+    """
+    import tomllib  # not needed without a file
+
+    try:
+        data = read_regular_file(path)
+    except OSError as error:
+        raise ValueError(error.strerror or "cannot be read") from None
+    if len(data) > BYTES_AT_MOST:
+        raise ValueError(f"longer than {BYTES_AT_MOST} bytes")
+    try:
+        text = data.decode("utf-8")
+        lines = _lines(text)
+        return ConfigFile(path, tomllib.loads(text), lines)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"not TOML: {error}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_regular_file(path: Path) -> bytes:
+    """Read a regular file, up to one byte more than allowed, which shows that it is too long.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is another kind of file.
+    """
+    # Without O_NONBLOCK, opening a FIFO waits for its writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - of a descriptor
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        return file.read(BYTES_AT_MOST + 1)
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Find the lines where tables and keys begin: tomllib reports none."""
+    lines: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    table = ""
+    # Text inside a long string may be taken for a key.
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if header := re.match(rf"\[\[?\s*({_PATH})\s*\]", line):
+            table = _record_line(lines, "", header[1], number)
+            if line.startswith("[["):
+                position = counts.get(table, 0)
+                counts[table] = position + 1
+                table = f"{table}[{position}]"
+                lines.setdefault(table, number)
+        elif key := re.match(rf"({_PATH})\s*=", line):
+            _record_line(lines, table, key[1], number)
+    return lines
+
+
+def _record_line(lines: dict[str, int], place: str, path: str, number: int) -> str:
+    """Record the line of each table on the path to a key, unless it began before; return the key's place."""
+    parts = re.findall(_PART, path)
+    if len(parts) > DEPTH_AT_MOST:
+        raise ValueError("nested too deeply")
+    for part in parts:
+        place = f"{place}.{_quoted_part(part)}" if place else _quoted_part(part)
+        lines.setdefault(place, number)
+    return place
+
+
+def _quoted_part(part: str) -> str:
+    """Format one part of a key like ``quoted_key``, for any notation in the file."""
+    import tomllib
+
+    try:
+        return quoted_key(tomllib.loads(f"key = {part}")["key"]) if part[0] in "\"'" else part
+    except tomllib.TOMLDecodeError:
+        return part

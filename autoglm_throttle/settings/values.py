@@ -20,12 +20,12 @@ from autoglm_throttle.settings.groups.callers import (
 from autoglm_throttle.settings.groups.observe import (
     MetricsExport,
     MetricsExportName,
+    RecordBody,
+    RecordBodyName,
     UnknownNames,
     UnknownNamesName,
 )
-from autoglm_throttle.settings.groups.recorder import RecordBody, RecordBodyName
-from autoglm_throttle.settings.guard_policy import GuardPolicy
-from autoglm_throttle.settings.plan_policy import PlanPolicy
+from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
 from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RoutePolicy
 
 

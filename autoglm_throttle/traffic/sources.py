@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from autoglm_throttle.settings.groups.recorder import RecordBody, identifies_caller
+from autoglm_throttle.settings.groups.observe import RecordBody, identifies_caller
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.gor import GorFile, is_gor, target_of
 from autoglm_throttle.traffic.record import (

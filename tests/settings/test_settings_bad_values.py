@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings, settings_table
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.types import (
     BreakerMode,
     Policy,

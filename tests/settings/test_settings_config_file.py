@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource
-from autoglm_throttle.settings.config_file import BYTES_AT_MOST, ConfigFile
-from autoglm_throttle.settings.config_file import _lines as lines_of
 from autoglm_throttle.settings.problems import quoted_key
+from autoglm_throttle.settings.sources import BYTES_AT_MOST, ConfigFile
+from autoglm_throttle.settings.sources import _lines as lines_of
 from autoglm_throttle.types import Priority
 from docs.generate.settings import EXAMPLE
 

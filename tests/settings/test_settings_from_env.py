@@ -24,8 +24,8 @@ from autoglm_throttle.settings import (
     SettingSource,
     settings_table,
 )
-from autoglm_throttle.settings.groups.recorder import RecordBody
-from autoglm_throttle.settings.user_limits import user_limit
+from autoglm_throttle.settings.groups.observe import RecordBody
+from autoglm_throttle.settings.groups.users import user_limit
 from autoglm_throttle.types import (
     AggregateMode,
     BorrowMode,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings
-from autoglm_throttle.settings.gpu_items import GpuItem, ScrapeUrl, parse_items, shown_item, split_items
+from autoglm_throttle.settings.groups.gpu import GpuItem, ScrapeUrl, parse_items, shown_item, split_items
 
 PASSWORD = "hunter2-hunter2"
 TOKEN = "tok-0123456789"

@@ -18,8 +18,7 @@ from autoglm_throttle.settings import values as typed
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS
 from autoglm_throttle.settings.groups.base import DEFAULTS, field_types
 from autoglm_throttle.settings.groups.breaker import BreakerValues
-from autoglm_throttle.settings.guard_policy import GuardValues
-from autoglm_throttle.settings.plan_policy import PlanValues
+from autoglm_throttle.settings.policies import GuardValues, PlanValues
 from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RouteValues
 from autoglm_throttle.settings.sources import TABLES
 from autoglm_throttle.types import Priority

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import (
     RecordedRequest,

@@ -10,7 +10,7 @@ from typing import Final
 from autoglm_throttle.cli.load_tests.option import Option, add_options
 from autoglm_throttle.cli.load_tests.problems import ProblemList
 from autoglm_throttle.cli.output import EXIT_OK, write
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Redaction
 from autoglm_throttle.traffic.sources import copy_to_recording, open_source, recorded_names

@@ -13,8 +13,7 @@ from autoglm_throttle.settings.groups.breaker import (
 from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
 from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings
-from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings
-from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings, RecorderSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.settings.groups.users import UserSettings
 

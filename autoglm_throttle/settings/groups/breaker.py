@@ -1,40 +1,15 @@
 """Settings of circuit breakers and of degradation: the defaults of guards, and those of one guard."""
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, TypedDict, Unpack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
 
 from pydantic import ValidationInfo, model_validator
 
-from autoglm_throttle.settings.breaker_checks import cross_field_problems
-from autoglm_throttle.settings.field_types import (
-    AGE,
-    FLAG,
-    LOAD,
-    NOTHING,
-    SHARE,
-    FieldType,
-    FieldTypeError,
-    choice,
-    list_of,
-    number,
-    plain,
-    whole,
-)
+from autoglm_throttle import types as t
+from autoglm_throttle.settings import field_types as f
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, number, whole
 from autoglm_throttle.settings.groups.base import DEFAULTS, Group, Override
-from autoglm_throttle.settings.problems import ConfigError, repr_for_user
-from autoglm_throttle.types import (
-    STALL_S,
-    BreakerMode,
-    BreakerModeName,
-    SlowCallMode,
-    SlowCallName,
-    StreamSettleMode,
-    StreamSettleName,
-    TooManyRequestsMode,
-    TooManyRequestsName,
-    TripName,
-    TripRule,
-)
+from autoglm_throttle.settings.problems import ConfigError, Problem, repr_for_user
 
 LEASE_LEAST_S: Final = 30.0
 """Default lease of a probe in seconds: longer than the common time-outs of clients."""
@@ -51,12 +26,12 @@ _WINDOW: Final = whole(1, 100_000, "calls")
 _RATE: Final = number(0, 1, "share", above=True)
 
 
-def _trips(raw: object) -> frozenset[TripRule]:
+def _trips(raw: object) -> frozenset[t.TripRule]:
     """Parse the conditions that open a breaker; at least one."""
-    parts = [part.lower() if isinstance(part, str) else part for part in list_of(raw)]
+    parts = [part.lower() if isinstance(part, str) else part for part in f.list_of(raw)]
     if not parts:
         raise FieldTypeError("a breaker that is never to open has the mode disabled or metrics_only")
-    words = {rule.value: rule for rule in TripRule}
+    words = {rule.value: rule for rule in t.TripRule}
     for part in parts:
         if not isinstance(part, str) or part not in words:
             raise FieldTypeError(f"{repr_for_user(part)}: not one of them")
@@ -66,9 +41,9 @@ def _trips(raw: object) -> frozenset[TripRule]:
 def _ramp(raw: object) -> tuple[float, ...]:
     """Parse rising shares of the calls that are let through; the word ``none`` is the empty list."""
     shares: list[float] = []
-    for part in list_of(raw):
+    for part in f.list_of(raw):
         try:
-            share = float(SHARE.parse(part))
+            share = float(f.SHARE.parse(part))
         except ValueError as error:
             raise FieldTypeError(f"{repr_for_user(part)}: {str(error) or 'not between 0 and 1'}") from None
         if share == 1:
@@ -76,23 +51,119 @@ def _ramp(raw: object) -> tuple[float, ...]:
         if not 0 < share < 1:
             raise FieldTypeError(f"{repr_for_user(part)}: not between 0 and 1")
         if shares and share <= shares[-1]:
-            raise FieldTypeError(f"{plain(share)} does not rise above {plain(shares[-1])}")
+            raise FieldTypeError(f"{f.plain(share)} does not rise above {f.plain(shares[-1])}")
         shares.append(share)
     return tuple(shares)
 
 
 TRIPS: Final = FieldType(
-    "a list, separated by commas, of " + ", ".join(TripRule),
+    "a list, separated by commas, of " + ", ".join(t.TripRule),
     "consecutive,failure_rate",
     _trips,
-    text=lambda trips: ",".join(trip for trip in TripRule if trip in trips),
+    text=lambda trips: ",".join(trip for trip in t.TripRule if trip in trips),
 )
 RAMP: Final = FieldType(
     "a list, separated by commas, of rising shares between 0 and 1",
     "10%,50%",
     _ramp,
-    text=lambda shares: ",".join(map(plain, shares)) or NOTHING,
+    text=lambda shares: ",".join(map(f.plain, shares)) or f.NOTHING,
 )
+
+
+_RATES: Final = frozenset({t.TripRule.FAILURE_RATE, t.TripRule.SLOW_RATE})
+
+
+class BreakerCheck(NamedTuple):
+    """Values that contradict each other."""
+
+    needs: tuple[str, ...]
+    is_violated: Callable[..., bool]
+    """Gets the values of ``needs`` in their order."""
+    messages: Mapping[str, tuple[str, str]]
+    """Key -> message and hint if that key was written; the problem stands under the first written key.
+
+    ``{key}`` becomes the name and the value of another key, ``{key.name}`` the name alone.
+    """
+
+
+class _NamedValue(NamedTuple):
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}, {f.plain(self.value)}"
+
+
+CHECKS: Final = (
+    BreakerCheck(
+        ("open_max_s", "open_s"),
+        lambda most, usual: most is not None and most < usual,
+        {
+            "open_max_s": ("must be at least {open_s}", "or lower {open_s.name}"),
+            "open_s": ("must be at most {open_max_s}", "or raise {open_max_s.name}"),
+        },
+    ),
+    BreakerCheck(
+        ("trial_lease_s", "timeout_s"),
+        lambda lease, limit: None not in {limit, lease} and limit > lease,
+        {
+            "trial_lease_s": (
+                "must be at least {timeout_s}",
+                "else a probe call within its time limit loses its slot",
+            ),
+            "timeout_s": ("must be at most {trial_lease_s}", "or raise {trial_lease_s.name}"),
+        },
+    ),
+    BreakerCheck(
+        ("trip", "window", "window_s", "min_calls"),
+        lambda trip, window, window_s, least: bool(_RATES & trip) and window_s is None and least > window,
+        {
+            "min_calls": ("must be at most {window}", "else no rate is ever evaluated"),
+            "window": ("must be at least {min_calls}", "or lower {min_calls.name}"),
+            "trip": (
+                "has a rate that is never evaluated: {window} is less than {min_calls}",
+                "lower {min_calls.name}, or raise {window.name}",
+            ),
+        },
+    ),
+    BreakerCheck(
+        ("trip", "slow_call_s", "first_item_s"),
+        lambda trip, call, item: t.TripRule.SLOW_RATE in trip and call is None and item is None,
+        {"trip": ("needs {slow_call_s.name} with slow_rate", "for streams {first_item_s.name}")},
+    ),
+    BreakerCheck(
+        ("shed_above", "criticality"),
+        lambda above, criticality: above is not None and criticality is not t.Criticality.NON_CORE,
+        {"shed_above": ("needs the criticality non_core beside it", "core features are never shed")},
+    ),
+    BreakerCheck(
+        ("shed_above", "margin"),
+        lambda above, margin: above is not None and above <= margin,
+        {"shed_above": ("must be above {margin}", "or lower {margin.name}")},
+    ),
+)
+
+
+def cross_field_problems(
+    values: Mapping[str, Any], given: Collection[str], name_of: Callable[[str], str] = str
+) -> list[Problem]:
+    """Find each contradiction, as a problem under a key that was written.
+
+    Args:
+        values: values by key; a check runs only if all keys that it needs are among them.
+        given: the keys that were written at this place; problems of other places are reported there.
+        name_of: maps another key to its name in messages.
+    """
+    problems = []
+    for needs, is_violated, messages in CHECKS:
+        reported_key = next((key for key in messages if key in given), None)
+        if reported_key is None or not values.keys() >= set(needs):
+            continue
+        if is_violated(*(values[key] for key in needs)):
+            named = {key: _NamedValue(name_of(key), values[key]) for key in needs}
+            message, hint = (text.format(**named) for text in messages[reported_key])
+            problems.append(Problem(reported_key, message, hint))
+    return problems
 
 
 class BreakerValues(TypedDict, total=False):
@@ -102,10 +173,10 @@ class BreakerValues(TypedDict, total=False):
     open_s: float | str | None
     half_open_max: int | None
     timeout_s: float | str | None
-    trip: str | Collection[TripRule | TripName] | None
+    trip: str | Collection[t.TripRule | t.TripName] | None
     slow_call_s: float | str | None
     max_in_flight: int | None
-    mode: BreakerMode | BreakerModeName | None
+    mode: t.BreakerMode | t.BreakerModeName | None
     open_max_s: float | str | None
     backoff: float | str | None
     success_threshold: int | None
@@ -116,13 +187,13 @@ class BreakerValues(TypedDict, total=False):
     min_calls: int | None
     failure_rate: float | str | None
     slow_rate: float | str | None
-    slow_is: SlowCallMode | SlowCallName | None
+    slow_is: t.SlowCallMode | t.SlowCallName | None
     ramp: str | Sequence[float] | None
     ramp_step_s: float | str | None
     first_item_s: float | str | None
     stream_idle_s: float | str | None
-    stream_settle: StreamSettleMode | StreamSettleName | None
-    on_429: TooManyRequestsMode | TooManyRequestsName | None
+    stream_settle: t.StreamSettleMode | t.StreamSettleName | None
+    on_429: t.TooManyRequestsMode | t.TooManyRequestsName | None
 
 
 class BreakerSettings(Override):
@@ -149,7 +220,7 @@ class BreakerSettings(Override):
     """Probe calls that may be in flight at once (half-open). [founding figure]"""
     timeout_s: Annotated[float, _TIME] | None = None
     """Time limit of a call inside the guard, for coroutines only: a call that exceeds it is a failure."""
-    trip: Annotated[frozenset[TripRule], TRIPS] = frozenset({TripRule.CONSECUTIVE})
+    trip: Annotated[frozenset[t.TripRule], TRIPS] = frozenset({t.TripRule.CONSECUTIVE})
     """Conditions that open a breaker, any of them: consecutive failures, the failure rate, the slow-call
     rate. [founding figure]"""
     slow_call_s: Annotated[float, _TIME] | None = None
@@ -157,7 +228,7 @@ class BreakerSettings(Override):
     max_in_flight: Annotated[int, whole(0, 1_000_000, "calls")] = 0
     """Calls that may be in flight at once through one breaker; 0: no maximum. Before the first result nothing
     else limits them."""
-    mode: Annotated[BreakerMode, choice(BreakerMode)] = BreakerMode.ENFORCE
+    mode: Annotated[t.BreakerMode, choice(t.BreakerMode)] = t.BreakerMode.ENFORCE
     """Initial mode of a breaker; metrics_only lets every call through and counts calls that would be
     rejected."""
     open_max_s: Annotated[float, _TIME] | None = None
@@ -181,7 +252,7 @@ class BreakerSettings(Override):
     """Share of failures from which failure_rate opens. [convention: half of the calls, as in resilience4j]"""
     slow_rate: Annotated[float, _RATE] = 0.5
     """Share of slow calls from which slow_rate opens. [convention: half of the calls, as in resilience4j]"""
-    slow_is: Annotated[SlowCallMode, choice(SlowCallMode)] = SlowCallMode.FAILURE
+    slow_is: Annotated[t.SlowCallMode, choice(t.SlowCallMode)] = t.SlowCallMode.FAILURE
     """How a slow call counts: as a failure, or as a success for every rule but slow_rate."""
     ramp: Annotated[tuple[float, ...], RAMP] = ()
     """Shares of the calls that are let through when it closes, step by step; none: all."""
@@ -191,9 +262,9 @@ class BreakerSettings(Override):
     """The same as BREAKER_SLOW_CALL_S for a stream: until its first item."""
     stream_idle_s: Annotated[float, _TIME] | None = None
     """A longer gap between two items of a stream is a failure."""
-    stream_settle: Annotated[StreamSettleMode, choice(StreamSettleMode)] = StreamSettleMode.END
+    stream_settle: Annotated[t.StreamSettleMode, choice(t.StreamSettleMode)] = t.StreamSettleMode.END
     """When the probe call of a stream has succeeded: at its end, or, for long ones, at its first item."""
-    on_429: Annotated[TooManyRequestsMode, choice(TooManyRequestsMode)] = TooManyRequestsMode.NEUTRAL
+    on_429: Annotated[t.TooManyRequestsMode, choice(t.TooManyRequestsMode)] = t.TooManyRequestsMode.NEUTRAL
     """Effect of a response 429: none, or open for the time of its Retry-After."""
 
     if TYPE_CHECKING:
@@ -253,10 +324,10 @@ class SharedBreakerSettings(Group):
     prefix: ClassVar[str] = "breaker_"
     environment: ClassVar[str] = "SHARED"
 
-    shared: Annotated[bool, FLAG] = False
+    shared: Annotated[bool, f.FLAG] = False
     """Whether all processes on the Redis share open breakers and their probe calls. A closed breaker sends no
     queries."""
-    store_deadline_s: Annotated[float, number(STALL_S, 10, "s")] = 0.05
+    store_deadline_s: Annotated[float, number(t.STALL_S, 10, "s")] = 0.05
     """Longest wait of a call for the Redis under BREAKER_SHARED, then the process decides by itself. [that of
     REDIS_DEADLINE_S]"""
     max_names: Annotated[int, whole(1, 1_000_000, "names")] = 1000
@@ -269,16 +340,16 @@ class DegradationSettings(Group):
     prefix: ClassVar[str] = "degrade_"
     environment: ClassVar[str] = "SHED_AT* STALE_AT STATIC_AT"
 
-    shed_at: Annotated[float, LOAD] = 0.80
+    shed_at: Annotated[float, f.LOAD] = 0.80
     """Load above which features that are not core are shed. [founding figure]"""
-    stale_at: Annotated[float, LOAD] = 0.90
+    stale_at: Annotated[float, f.LOAD] = 0.90
     """Load above which core features are answered from the stale cache, if it has a response. [founding
     figure]"""
-    static_at: Annotated[float, LOAD] = 0.95
+    static_at: Annotated[float, f.LOAD] = 0.95
     """Load above which they are answered by their static fallback, where there is one. [founding figure]"""
     fallback_timeout_s: Annotated[float, number(0.001, 3600, "s")] = 1.0
     """Longest time that a dynamic fallback may take."""
-    max_stale_s: Annotated[float, AGE] = 60.0
+    max_stale_s: Annotated[float, f.AGE] = 60.0
     """Age up to which a cached response may replace a new one."""
     margin: Annotated[float, number(0, 1, "share")] = 0.05
     """How far the load must fall below a threshold before its step is left."""

@@ -1,11 +1,21 @@
-"""Settings of metrics and logs, and of the loading of settings."""
+"""Settings of metrics and logs, of the loading of settings, and of the recorder."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 
-from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, number
+from autoglm_throttle.settings.field_types import (
+    FieldType,
+    FieldTypeError,
+    choice,
+    listed,
+    number,
+    whole,
+    word,
+)
 from autoglm_throttle.settings.groups.base import Group
+from autoglm_throttle.settings.groups.callers import HEADER_NAME
 
 UnknownNamesName = Literal["error", "warn"]
 
@@ -62,3 +72,115 @@ class LoadingSettings(Group):
     """TOML with routes, plans, guards, and any of these settings in lower case."""
     unknown_env: Annotated[UnknownNames, choice(UnknownNames)] = UnknownNames.ERROR
     """Effect of an unknown name with our prefix: an error, or a warning, for a return to an older version."""
+
+
+NEVER_RECORDED: Final = frozenset(
+    {
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "set-cookie",
+        "x-api-key",
+        "forwarded",
+        "x-forwarded-for",
+        "x-real-ip",
+    }
+)
+"""Header fields that identify or authenticate the caller. The header that ``IDENTITY`` names is another."""
+
+_CREDENTIAL_NAMES: Final = (
+    r"(?i)api[-_.]?key|token|secret|passw|cookie|auth[nz]?(?:[-_.]|$)|authori[sz]|authentic|session|credential"
+    r"|signature|jwt|client[-_.]?cert|forwarded|(?:^|[-_.])ip$"
+)
+"""Common parts of other such names: ``x-goog-api-key``, ``x-auth-token``, ``cf-connecting-ip``."""
+
+SMALLEST_BYTES: Final = 4096
+"""A smaller file cannot hold its first and last lines."""
+
+
+RecordBodyName = Literal["hash", "none", "full"]
+
+
+class RecordBody(StrEnum):
+    """Recorded data of request bodies."""
+
+    HASH = "hash"
+    NONE = "none"
+    FULL = "full"
+
+
+def identifies_caller(name: str) -> bool:
+    """Whether a header field, by its name, identifies or authenticates the caller; it can never be recorded.
+
+    Names that only look alike are rejected, too: a missing field costs less than a recorded secret.
+    """
+    return name.lower() in NEVER_RECORDED or re.search(_CREDENTIAL_NAMES, name) is not None
+
+
+def masks(pattern: str) -> bool:
+    """Whether a pattern of paths masks a segment."""
+    segments = pattern.strip("/").split("/")
+    named = [part.startswith("{") and part.endswith("}") for part in segments]
+    plain = [part for part, one in zip(segments, named, strict=True) if not one]
+    if not pattern.startswith("/") or "*" in segments[:-1] or not pattern.isprintable():
+        return False
+    if any(set(part) & set(" ,{}?#") for part in plain) or any("*" in part and part != "*" for part in plain):
+        return False
+    return any(named) or segments[-1] == "*"
+
+
+def _recorded_header(raw: object) -> str:
+    name = str(HEADER_NAME.parse(raw))
+    if identifies_caller(name):
+        raise FieldTypeError("it identifies the caller and can never be recorded")
+    return name
+
+
+def _recording_path(raw: object) -> Path:
+    """Parse a path with the ending of a recording: a folder given by mistake is detected at once."""
+    path = file_path(raw)
+    if not path.name.removesuffix(".gz").endswith(".jsonl"):
+        raise FieldTypeError
+    return path
+
+
+def _masked_path(raw: object) -> str:
+    pattern = raw.strip() if isinstance(raw, str) else ""
+    if len(pattern) > 1000 or not pattern.isascii() or not masks(pattern):
+        raise FieldTypeError
+    return pattern
+
+
+RECORDED_HEADER: Final = FieldType("header names that identify no caller", "x-model", _recorded_header)
+RECORDING_PATH: Final = FieldType(
+    "the path of a file that ends in .jsonl or .jsonl.gz", "traffic.jsonl.gz", _recording_path
+)
+QUERY_NAME: Final = word(r"[!\"$%'-+\--:<>@-~]{1,100}", "names of query parameters", "page")
+MASKED_PATH: Final = FieldType(
+    "patterns with {name} or a final * for the masked parts", "/users/{id}", _masked_path
+)
+
+
+class RecorderSettings(Group):
+    """Settings of the recorder: the file, its limits, and the content of a recording."""
+
+    prefix: ClassVar[str] = "record_"
+    environment: ClassVar[str] = "PATH SAMPLE"
+
+    path: Annotated[Path, RECORDING_PATH] | None = None
+    """File that RecorderMiddleware writes, packed if it ends in .gz; if there is one, name-2 is written. Not
+    set: nothing is recorded."""
+    sample: Annotated[float, number(0, 1, "share")] = 1.0
+    """Share of the clients that are recorded, each with all its requests."""
+    max_bytes: Annotated[int, whole(SMALLEST_BYTES, 2**40, "bytes")] = 256 * 2**20
+    """Size of the file at which the recording ends."""
+    max_s: Annotated[float, number(1, 31_536_000, "s")] = 3600.0
+    """Time after which the recording ends."""
+    body: Annotated[RecordBody, choice(RecordBody)] = RecordBody.HASH
+    """hash: length and SHA-256 of request bodies; none: the length; full: the body up to 64 KiB."""
+    headers: Annotated[tuple[str, ...], listed(RECORDED_HEADER)] = ()
+    """Header fields to keep besides content-type, content-length, accept, user-agent and PRIORITY_HEADER."""
+    query: Annotated[tuple[str, ...], listed(QUERY_NAME)] = ()
+    """Query parameters to keep; of all others only that they were there."""
+    mask_paths: Annotated[tuple[str, ...], listed(MASKED_PATH)] = ()
+    """Path patterns: segments in braces are masked; a final * masks the rest."""

@@ -1,6 +1,6 @@
 """Records the traffic of a service, without its secrets, and reads recordings."""
 
-from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.observe import RecorderSettings
 from autoglm_throttle.traffic.record.info import Info, info
 from autoglm_throttle.traffic.record.middleware import RecorderMiddleware
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest

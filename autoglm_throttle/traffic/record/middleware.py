@@ -11,7 +11,7 @@ import anyio
 from autoglm_throttle.asgi.scope import MARKER
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.decision import decision_of
 from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES, BodyFields

@@ -16,7 +16,7 @@ from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.callers import CallerSettings
-from autoglm_throttle.settings.groups.recorder import RecordBody, RecorderSettings
+from autoglm_throttle.settings.groups.observe import RecordBody, RecorderSettings
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.clients import RecordedClients
 from autoglm_throttle.traffic.record.decision import identity_header

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from autoglm_throttle.settings.groups.recorder import identifies_caller
+from autoglm_throttle.settings.groups.observe import identifies_caller
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
 from autoglm_throttle.traffic.record.recording_reader import MAX_PROBLEMS_SHOWN, open_recording
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
-from autoglm_throttle.settings.groups.recorder import NEVER_RECORDED, identifies_caller, masks
+from autoglm_throttle.settings.groups.observe import NEVER_RECORDED, identifies_caller, masks
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import Priority
 

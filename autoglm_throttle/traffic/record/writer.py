@@ -10,7 +10,7 @@ from typing import Final
 
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.settings.groups.recorder import RecorderSettings
+from autoglm_throttle.settings.groups.observe import RecorderSettings
 from autoglm_throttle.traffic.record.recorded_request import (
     BodyFields,
     DecisionFields,

@@ -11,7 +11,7 @@ import pytest
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.settings.guard_policy import GUARD_NAME
+from autoglm_throttle.settings.policies import GUARD_NAME
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings, open_recording
 from autoglm_throttle.traffic.record import recorder as recorders
 from autoglm_throttle.traffic.record import writer as writers

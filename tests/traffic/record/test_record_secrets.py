@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle import Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.settings.groups.callers import CallerSettings
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.record import (
     RecordedRequest,
     Recorder,

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings.groups.callers import CallerSettings
-from autoglm_throttle.settings.groups.recorder import RecordBody
+from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan

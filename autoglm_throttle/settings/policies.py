@@ -1,17 +1,143 @@
-"""Parses the tables ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or the same in code."""
+"""Policies of plans and guards, and the parser of the tables of all policies.
 
-from __future__ import annotations
+The tables are ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or the same in code.
+"""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypedDict, TypeVar, Unpack
 
+from autoglm_throttle.settings.field_types import (
+    AGE,
+    LOAD,
+    PRIORITY,
+    FieldType,
+    FieldTypeError,
+    choice,
+    listed,
+    word,
+)
 from autoglm_throttle.settings.groups.base import DEFAULTS, Override, keys_of, validate
-from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.settings.guard_policy import GuardPolicy
-from autoglm_throttle.settings.plan_policy import PlanPolicy
-from autoglm_throttle.settings.problems import Problem, quoted_key, repr_for_user, unknown_key
-from autoglm_throttle.settings.route_policy import RoutePolicy
+from autoglm_throttle.settings.groups.breaker import BreakerSettings, BreakerValues
+from autoglm_throttle.settings.groups.users import USER_LIMITS
+from autoglm_throttle.settings.problems import MASK, Problem, quoted_key, repr_for_user, unknown_key
+from autoglm_throttle.settings.route_policy import LABEL, RoutePolicy
 from autoglm_throttle.settings.sources import as_table, head_of
+from autoglm_throttle.types import Criticality, CriticalityName, Priority, PriorityName, UserLimit
+
+_MEMBER: Final = word(
+    r"[0-9a-f]{16}",
+    "identity texts of 16 hex digits, as printed by autoglm-throttle identity",
+    "07f3a9c2d4e5b617",
+    lower=True,
+)
+_MEMBERS: Final = listed(_MEMBER)
+
+
+def _members(raw: object) -> tuple[str, ...]:
+    """Parse the list without repeating its content: an API key put here by mistake must not reach a log."""
+    try:
+        return tuple(_MEMBERS.parse(raw))
+    except ValueError:
+        raise FieldTypeError(f"for example {_MEMBER.example}") from None
+
+
+MEMBERS: Final = FieldType(
+    _MEMBERS.allowed, _MEMBER.example, _members, text=_MEMBERS.text, public=lambda _: MASK, hidden=True
+)
+
+
+class PlanValues(TypedDict, total=False):
+    """Arguments of ``PlanPolicy`` besides its name."""
+
+    user_limit: str | Sequence[UserLimit] | None
+    priority: Priority | PriorityName | None
+    members: str | Collection[str]
+
+
+class PlanPolicy(Override):
+    """Limits and priority of one group of callers.
+
+    Args:
+        name: the name in ``Demand.plan``.
+        values: the other columns, by name:
+
+            - ``user_limit``: replaces ``USER_LIMIT`` for each member; ``off`` lifts it, None leaves it.
+            - ``priority``: the class of its requests; None leaves it to routes and settings.
+            - ``members``: identity texts of the callers (16 hex digits); they mean the same caller
+              everywhere only with a ``KEY_SECRET``.
+
+    Raises:
+        ConfigError: one problem for each argument that is not allowed.
+    """
+
+    positional: ClassVar[str] = "name"
+
+    name: Annotated[str, LABEL]
+    user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    priority: Annotated[Priority, PRIORITY] | None = None
+    members: Annotated[tuple[str, ...], MEMBERS] = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str, **values: Unpack[PlanValues]) -> None: ...
+
+
+NAME_CHARACTERS: Final = 200
+
+
+def _guard_name(raw: object) -> str:
+    """Accept a name unchanged: code refers to it letter by letter."""
+    if not isinstance(raw, str) or not raw.isprintable() or not 1 <= len(raw) <= NAME_CHARACTERS:
+        raise FieldTypeError
+    return raw
+
+
+GUARD_NAME: Final = FieldType(
+    f"a name of 1 to {NAME_CHARACTERS} printable characters", "vector-db", _guard_name
+)
+"""The name of a guard; an origin such as ``https://host:8443`` is a name, too."""
+
+
+class GuardValues(BreakerValues, total=False):
+    """Arguments of ``GuardPolicy`` besides its name."""
+
+    criticality: Criticality | CriticalityName | None
+    shed_above: float | str | None
+    max_stale_s: float | str | None
+
+
+class GuardPolicy(BreakerSettings):
+    """Settings of one guard instead of ``BREAKER_*`` and ``DEGRADE_*``; None leaves a value to them.
+
+    Args:
+        name: the name in ``throttle.guard(name)``.
+        values: the arguments of ``BreakerSettings``, and:
+
+            - ``criticality``: whether its feature is core; None: as registered in code.
+            - ``shed_above``: load above which the feature is shed, 0.01..1, instead of ``DEGRADE_SHED_AT``;
+              it needs the criticality ``non_core``.
+            - ``max_stale_s``: age in seconds up to which a cached response may replace a new one.
+
+    Raises:
+        ConfigError: one problem for each argument that is not allowed, and for each two that
+            contradict each other.
+    """
+
+    positional: ClassVar[str] = "name"
+
+    name: Annotated[str, GUARD_NAME]
+    criticality: Annotated[Criticality, choice(Criticality)] | None = None
+    shed_above: Annotated[float, LOAD] | None = None
+    max_stale_s: Annotated[float, AGE] | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str, **values: Unpack[GuardValues]) -> None: ...
+
+    def own_values(self) -> dict[str, Any]:
+        """Return the values that are set, and always the criticality, which has no default elsewhere."""
+        return {"criticality": self.criticality} | self.explicit()
+
 
 P = TypeVar("P", bound=Override)
 
@@ -31,8 +157,8 @@ class FrozenDict(dict[str, P]):
     if not TYPE_CHECKING:  # a type checker keeps the signatures of a dict
         __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _frozen
 
-    def __reduce__(self) -> tuple[type[FrozenDict[P]], tuple[dict[str, P]]]:
-        return FrozenDict, (dict(self),)
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[str, P]]]:
+        return type(self), (dict(self),)
 
 
 class Tables:
