@@ -21,14 +21,11 @@ class RunCost:
     overrun_s: float = 0.0
     """Delay of the last launch after its intended start."""
     cpu_share: float | None = None
-    """Share of one core used by the busiest process while requests were due; None for in-process runs."""
+    """Share of one core used while requests were due; None for in-process runs."""
     resent: int = 0
     """Sent twice because the server had closed the idle connection in between."""
     connections: int = 0
     """Opened before the start."""
-    processes: int = 1
-    lost: int = 0
-    """Processes that ended early; their results are unknown, so their whole share counts as skipped."""
     loop: str = "asyncio"
     """``asyncio``, ``uvloop`` or ``virtual``."""
 

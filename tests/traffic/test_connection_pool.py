@@ -11,9 +11,9 @@ import pytest
 
 from autoglm_throttle.traffic import files
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.generator import ClientOptions
 from autoglm_throttle.traffic.generator.connection import Connection
 from autoglm_throttle.traffic.generator.connection_pool import ConnectionPool
-from autoglm_throttle.traffic.generator.options import ClientOptions
 from autoglm_throttle.traffic.generator.target import TargetUrl
 
 
@@ -43,7 +43,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, refusals: int, size: int = 1, more: in
             raise ConnectionRefusedError
         made.opened(line())
 
-    monkeypatch.setattr(made.connector, "connect", connect)
+    monkeypatch.setattr(made, "connect", connect)
     monkeypatch.setattr("autoglm_throttle.traffic.generator.connection_pool.BACKOFF_FIRST_S", 0.0)
     return made
 
@@ -59,8 +59,8 @@ async def test_refused_connections_are_retried_until_one_opens(monkeypatch: pyte
 
 async def test_no_more_are_opened_than_the_pool_may_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = pool(monkeypatch, refusals=0, size=2, more=1)
-    await lines.connector.connect()
-    await lines.connector.connect()
+    await lines.connect()
+    await lines.connect()
     lines.open_more(10)
     (task,) = lines.opening
     await task
@@ -104,13 +104,13 @@ async def connected_to(
         return [(0, 0, 0, "", (address, 1)) for address in addresses]
 
     async def connect() -> None:
-        tried.append(made.connector.address)
-        if made.connector.address in refused:
+        tried.append(made.address)
+        if made.address in refused:
             raise ConnectionRefusedError(111, "no")
         made.opened(line())
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
-    monkeypatch.setattr(made.connector, "connect", connect)
+    monkeypatch.setattr(made, "connect", connect)
     await made.fill()
     return tried
 
@@ -136,7 +136,7 @@ async def test_unknown_host_name_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 async def test_slow_connect_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autoglm_throttle.traffic.generator.connection_pool.CONNECT_S", 0.01)
     made = ConnectionPool(TargetUrl(port=1), ClientOptions(connections=7), line)
-    monkeypatch.setattr(made.connector, "connect", asyncio.Event().wait)
+    monkeypatch.setattr(made, "connect", asyncio.Event().wait)
     with pytest.raises(TrafficError, match=r"did not take 7 connections within 0\.01 s"):
         await made.fill()
 

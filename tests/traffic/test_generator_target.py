@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import TargetUrl, encoding
-from autoglm_throttle.traffic.generator.encoding import encoder
+from autoglm_throttle.traffic.generator import TargetUrl
+from autoglm_throttle.traffic.generator import target as target_module
+from autoglm_throttle.traffic.generator.target import encoder
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.types import Priority
@@ -170,7 +171,7 @@ def load() -> RequestSource:
 
 @pytest.mark.parametrize("kept_bytes", [0, 400, 1 << 20])
 def test_cached_and_encoded_bytes_are_equal(kept_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "CACHE_BYTES", kept_bytes)
+    monkeypatch.setattr(target_module, "CACHE_BYTES", kept_bytes)
     made, target = load(), replace(HERE, identity_header="x-client")
     encode = encoder(made, target)
     for index in [*range(300), *range(300)]:

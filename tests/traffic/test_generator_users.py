@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, ClosedLoopSender, TargetUrl, UserSchedule
-from autoglm_throttle.traffic.generator.user_schedule import zipf_edges
+from autoglm_throttle.traffic.generator.closed_loop import zipf_edges
 from autoglm_throttle.traffic.plan import PriorityMix, Users
 from autoglm_throttle.traffic.request_result import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
@@ -41,20 +41,6 @@ def test_a_user_works_when_there_are_more_users_than_its_number(
         assert all(steps[step][0] <= user for step in between)
 
 
-@given(STEPS, st.integers(1, 9))
-def test_shares_of_the_users_are_all_users_once(steps: tuple[tuple[int, float], ...], shares: int) -> None:
-    users = Users(steps)
-    if shares > users.peak_users:
-        with pytest.raises(
-            TrafficError, match=f"{users.peak_users} users cannot be shared by {shares} processes"
-        ):
-            UserSchedule(users, share=shares - 1, shares=shares)
-        return
-    rosters = [UserSchedule(users, share=share, shares=shares) for share in range(shares)]
-    assert sorted(user for roster in rosters for user in roster.numbers()) == list(range(users.peak_users))
-    assert sum(roster.peak_users for roster in rosters) == users.peak_users
-
-
 def test_users_begin_within_one_think_time_of_their_step() -> None:
     roster = UserSchedule(Users(((3, 1.0), (9, 1.0)), think_s=0.2))
     starts = roster.starts()
@@ -78,13 +64,13 @@ def test_draws_follow_the_mix_and_the_seed() -> None:
 def test_the_weights_of_many_clients_are_worked_out_once() -> None:
     zipf_edges.cache_clear()
     roster = UserSchedule(Users(((100, 1.0),)), mix=PriorityMix(clients=1000, skew=0.5))
-    assert len(set(map(roster.client, roster.numbers()))) > 20
+    assert len(set(map(roster.client, range(100)))) > 20
     assert zipf_edges.cache_info().misses == 1
 
 
 def test_client_without_a_weight_is_never_drawn() -> None:
     roster = UserSchedule(Users(((100, 1.0),)), mix=PriorityMix(clients=3, skew=2000.0))
-    assert set(map(roster.client, roster.numbers())) == {0}
+    assert set(map(roster.client, range(100))) == {0}
 
 
 def test_every_request_needs_a_share() -> None:

@@ -92,7 +92,6 @@ def run_load(
                 load,
                 send_options.target,
                 send_options.options,
-                processes=send_options.processes,
                 observer=display.observer,
                 on_progress=beat,
             )

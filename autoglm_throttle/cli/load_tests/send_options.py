@@ -20,9 +20,6 @@ from autoglm_throttle.traffic.plan import parse_duration, parse_number
 FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 """Header fields that the generator sets itself."""
 
-MAX_PROCESSES: Final = 64
-"""Upper bound against typing errors: one process sends more than ten thousand requests a second."""
-
 _DEFAULTS: Final = ClientOptions()
 
 FIELD_OPTIONS: Final = (
@@ -54,7 +51,6 @@ EFFORT_OPTIONS: Final = (
         "TIME",
         f"time to wait for responses after the last request (default: {_DEFAULTS.drain_s:g}s)",
     ),
-    Option("--processes", "N", "number of sending processes, one core each (default: 1)"),
     Option("--spin", None, "start requests with 10 us precision instead of 1 ms, using a whole core"),
 )
 
@@ -65,7 +61,6 @@ class SendOptions:
 
     target: TargetUrl
     options: ClientOptions
-    processes: int
 
 
 def read(args: argparse.Namespace, typed: str, url: str, problems: ProblemList) -> SendOptions:
@@ -94,7 +89,6 @@ def read(args: argparse.Namespace, typed: str, url: str, problems: ProblemList) 
     return SendOptions(
         target=target,
         options=_options(args, problems),
-        processes=problems.read("--processes", whole_number(1, MAX_PROCESSES), args.processes, 1),
     )
 
 

@@ -7,12 +7,13 @@ one that ends with the connection. This module handles the three cases.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.traffic import rejection
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.rejection import REJECTION_BYTES
 from autoglm_throttle.traffic.request_result import RequestResult, classify_response
 
 BODY_BYTES = 64 << 20
@@ -24,19 +25,6 @@ _COMMON_FIELDS = frozenset((b"date", b"server", b"content-type"))
 
 IDLE = -1
 """Index that means no request."""
-
-
-class Parser(Protocol):
-    """The methods used of ``httptools.HttpResponseParser``."""
-
-    def feed_data(self, data: bytes) -> None:
-        """Parse, calling back."""
-
-    def get_status_code(self) -> int:
-        """Status of the response that is being parsed."""
-
-    def should_keep_alive(self) -> bool:
-        """Whether the connection may be used again."""
 
 
 class ParserLibrary:
@@ -51,15 +39,8 @@ class ParserLibrary:
             import httptools
         except ImportError:
             raise TrafficError(f"this needs httptools: {how_to_install('traffic')}") from None
-        self._make = httptools.HttpResponseParser
-        self.errors: tuple[type[Exception], ...] = (
-            httptools.HttpParserError,
-            httptools.HttpParserUpgrade,
-        )
-
-    def parser(self, callbacks: object) -> Parser:
-        """Create a parser that calls ``callbacks``."""
-        return cast("Parser", self._make(callbacks))
+        self.parser: Any = httptools.HttpResponseParser
+        self.errors: tuple[type[Exception], ...] = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
 class ConnectionListener(Protocol):
@@ -75,54 +56,27 @@ class ConnectionListener(Protocol):
         """The connection is lost; ``index`` is its request, ``unanswered`` whether that may be sent again."""
 
 
+@dataclass(slots=True)
 class Response:
-    """The part of a response that has arrived.
+    """The part of a response that has arrived."""
 
-    Args:
-        request: the request as it was written.
-    """
-
-    __slots__ = (
-        "body",
-        "degraded",
-        "first_s",
-        "has_begun",
-        "is_complete",
-        "is_framed",
-        "is_to_head",
-        "retry_after",
-        "size",
-        "status",
-    )
-
-    def __init__(self, request: bytes) -> None:
-        self.is_to_head: bool = request.startswith(b"HEAD ")
-        """Whether the request was a HEAD."""
-        self.status: int = 0
-        """Of the newest head; below 200 that of an interim response."""
-        self.first_s: float | None = None
-        """Arrival time of the first byte of the body."""
-        self.has_begun: bool = False
-        """Whether any byte has arrived."""
-        self.is_complete: bool = False
-        self.is_framed: bool = False
-        """Whether its fields state where it ends."""
-        self.degraded: bool = False
-        self.retry_after: bytes | None = None
-        self.body: bytes = b""
-        """The start of the body of a rejection."""
-        self.size: int = 0
-        """Bytes of the body so far."""
-
-    @property
-    def promised_s(self) -> float | None:
-        """The wait in Retry-After, if it is a plain number of seconds."""
-        return rejection.parse_retry_after(self.retry_after)
-
-    @property
-    def reason(self) -> str:
-        """The ``reason`` of a rejection's problem document, or an empty text."""
-        return rejection.parse_reason(self.body)
+    is_to_head: bool
+    """Whether the request was a HEAD."""
+    status: int = 0
+    """Of the newest head; below 200 that of an interim response."""
+    first_s: float | None = None
+    """Arrival time of the first byte of the body."""
+    has_begun: bool = False
+    """Whether any byte has arrived."""
+    is_complete: bool = False
+    is_framed: bool = False
+    """Whether its fields state where it ends."""
+    degraded: bool = False
+    retry_after: bytes | None = None
+    body: bytes = b""
+    """The start of the body of a rejection."""
+    size: int = 0
+    """Bytes of the body so far."""
 
     def classify(self) -> RequestResult:
         """Result of a complete response."""
@@ -135,15 +89,8 @@ class Connection(asyncio.Protocol):
     """Carries one request at a time."""
 
     __slots__ = (
-        "_library",
-        "_listener",
-        "_parser",
-        "_transport",
-        "_unusable",
-        "answers",
-        "index",
-        "response",
-        "sent_s",
+        *("_library", "_listener", "_parser", "_transport", "_unusable"),
+        *("answers", "index", "response", "sent_s"),
     )
 
     def __init__(self, listener: ConnectionListener, library: ParserLibrary) -> None:
@@ -156,12 +103,12 @@ class Connection(asyncio.Protocol):
         self.index: int = IDLE
         """The request in flight."""
         self.sent_s: float = 0.0
-        self.response: Response = Response(b"")
+        self.response: Response = Response(is_to_head=False)
         """The response to the newest request."""
 
     def send(self, index: int, data: bytes, now: float) -> None:
         """Write a request; the connection must be idle."""
-        self.response = Response(data)
+        self.response = Response(data.startswith(b"HEAD "))
         self.index = index
         self.sent_s = now
         self._transport.write(data)
@@ -264,7 +211,7 @@ class Connection(asyncio.Protocol):
         if response.size > BODY_BYTES:
             # An exception in a callback reaches feed_data() as an error of the parser.
             raise ValueError("the answer is too long")
-        if response.status >= 400 and len(response.body) < rejection.REJECTION_BYTES:
+        if response.status >= 400 and len(response.body) < REJECTION_BYTES:
             response.body += body
 
     def on_message_complete(self) -> None:

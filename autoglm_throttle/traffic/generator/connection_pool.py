@@ -10,12 +10,12 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.files import allow_connections
 from autoglm_throttle.traffic.generator.connection import Connection
-from autoglm_throttle.traffic.generator.options import ClientOptions
 from autoglm_throttle.traffic.generator.target import TargetUrl
 
 BACKOFF_FIRST_S = 0.010
@@ -35,51 +35,36 @@ MAX_CONNECTING = 256
 """Connections opened at the same time: more than the backlog of a server would be delayed by a second."""
 
 
-class Connector:
-    """Connects to the first address of a target that accepts a connection.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """Client options: connections, timeouts and limits.
 
-    Args:
-        target: destination of the connections.
-        make: creates a connection object, which notifies its listener when it is open.
+    Raises:
+        TrafficError: a number that is not above 0.
     """
 
-    def __init__(self, target: TargetUrl, make: Callable[[], Connection]) -> None:
-        self._target = target
-        self._make = make
-        self._tls = target.tls_context()
-        self.address: str = target.host
-        """Address in use; the name of the host before the first connection."""
+    connections: int = 256
+    """Opened before the start, so that no latency includes connecting. A closed loop has one per user."""
+    more_connections: int = 0
+    """Opened while all others are busy; with 0, requests wait, and their latency includes the wait."""
+    max_inflight: int = 20_000
+    """Above it a request is dropped and counted, never delayed (the rule of k6)."""
+    timeout_s: float = 30.0
+    """From the intended start to the last byte of the response."""
+    drain_s: float = 30.0
+    """Longest wait for responses after the last request was sent."""
+    spin: bool = False
+    """Poll for due requests without a pause: exact to some 10 us, at the cost of a whole core."""
 
-    async def connect_first(self) -> None:
-        """Open the first connection, to the first address that accepts it; all others use this address.
-
-        Raises:
-            OSError: no address accepts it.
-        """
-        loop = asyncio.get_running_loop()
-        address_infos = await loop.getaddrinfo(self._target.host, self._target.port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
-        for address in addresses[:-1]:
-            self.address = address
-            with contextlib.suppress(OSError):
-                return await self.connect()
-        self.address = addresses[-1]
-        return await self.connect()
-
-    async def connect(self) -> None:
-        """Open a connection.
-
-        Raises:
-            OSError: the address does not accept it.
-        """
-        name = None if self._tls is None else self._target.tls.server_name or self._target.host
-        await asyncio.get_running_loop().create_connection(
-            self._make, self.address, self._target.port, ssl=self._tls, server_hostname=name
-        )
+    def __post_init__(self) -> None:
+        if self.more_connections < 0:
+            raise TrafficError("more_connections must not be negative")
+        if not min(self.connections, self.max_inflight, self.timeout_s, self.drain_s) > 0:
+            raise TrafficError("connections, max_inflight, timeout_s and drain_s must be above 0")
 
 
 class ConnectionPool:
-    """Opens and lends connections.
+    """Opens and lends connections, all to the first address of a target that accepts one.
 
     Args:
         target: destination of the connections.
@@ -92,16 +77,18 @@ class ConnectionPool:
 
     def __init__(self, target: TargetUrl, options: ClientOptions, make: Callable[[], Connection]) -> None:
         self._target = target
-        self._options = options
-        allow_connections(options.connections + options.more_connections)
-        self.connector: Connector = Connector(target, make)
+        self._count = options.connections
+        self._most = options.connections + options.more_connections
+        allow_connections(self._most)
+        self._make = make
+        self._tls = target.tls_context()
+        self.address: str = target.host
+        """Address in use; the name of the host before the first connection."""
         self._idle: dict[Connection, None] = {}
         self.open: set[Connection] = set()
         """Connections that are established, idle or not."""
         self.opening: set[asyncio.Task[None]] = set()
         """Tasks that establish connections."""
-        self.is_filled: bool = False
-        """Whether the initial connections were opened."""
         self._is_closed = False
         self._unconnected_since_s: float | None = None
         self.unreachable: bool = False
@@ -117,30 +104,12 @@ class ConnectionPool:
             for name in (self._target.host, self._target.tls.server_name or ""):
                 name.encode("idna")  # as all below does, which keeps an open socket when that fails
             async with asyncio.timeout(CONNECT_S):
-                await self.connector.connect_first()
+                await self._connect_first()
                 semaphore = asyncio.Semaphore(MAX_CONNECTING)
-                await asyncio.gather(
-                    *(self._connect_limited(semaphore) for _ in range(self._options.connections - 1))
-                )
+                await asyncio.gather(*(self._connect_limited(semaphore) for _ in range(self._count - 1)))
         except (OSError, UnicodeError) as problem:
             self.close()
             raise TrafficError(self._describe_error(problem)) from problem
-        self.is_filled = True
-
-    def _describe_error(self, problem: OSError | UnicodeError) -> str:
-        where = f"{self._target.host}:{self._target.port}"
-        if isinstance(problem, UnicodeError):
-            named = " as ".join(filter(None, (self._target.host, self._target.tls.server_name)))
-            return f"{named} cannot be the name of a host: {problem}"
-        if isinstance(problem, ssl.SSLCertVerificationError):
-            return f"the certificate of {where} is not trusted: {problem.verify_message}"
-        if isinstance(problem, ssl.SSLError) and problem.reason in NO_TLS:
-            return f"{where} does not use TLS; is it http:// instead of https://?"
-        if isinstance(problem, socket.gaierror):
-            return f"{self._target.host} is not known: {problem.strerror}"
-        if isinstance(problem, TimeoutError):
-            return f"{where} did not take {self._options.connections} connections within {CONNECT_S:g} s"
-        return f"{where} refuses connections: {problem}"
 
     def acquire(self) -> Connection | None:
         """Return the most recently used idle connection; None if there is none."""
@@ -156,8 +125,7 @@ class ConnectionPool:
 
     def open_more(self, waiting: int) -> None:
         """Open connections for ``waiting`` requests, up to the maximum."""
-        most = self._options.connections + self._options.more_connections
-        capacity = most - len(self.open) - len(self.opening)
+        capacity = self._most - len(self.open) - len(self.opening)
         for _ in range(min(capacity, waiting - len(self.opening))):
             task = asyncio.get_running_loop().create_task(self._reconnect())
             self.opening.add(task)
@@ -193,19 +161,55 @@ class ConnectionPool:
             self._unconnected_since_s = now
         self.unreachable = now - self._unconnected_since_s >= GRACE_S
 
+    async def _connect_first(self) -> None:
+        loop, target = asyncio.get_running_loop(), self._target
+        address_infos = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
+        for self.address in addresses[:-1]:
+            with contextlib.suppress(OSError):
+                return await self.connect()
+        self.address = addresses[-1]
+        return await self.connect()
+
+    async def connect(self) -> None:
+        """Open a connection to the address in use.
+
+        Raises:
+            OSError: the address does not accept it.
+        """
+        name = None if self._tls is None else self._target.tls.server_name or self._target.host
+        await asyncio.get_running_loop().create_connection(
+            self._make, self.address, self._target.port, ssl=self._tls, server_hostname=name
+        )
+
     async def _connect_limited(self, semaphore: asyncio.Semaphore) -> None:
         async with semaphore:
-            await self.connector.connect()
+            await self.connect()
 
     async def _reconnect(self) -> None:
         pause_s = BACKOFF_FIRST_S
         while not self._is_closed:
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    await self.connector.connect()
+                    await self.connect()
             except OSError:
                 self.failed(monotonic())
                 await asyncio.sleep(pause_s)
                 pause_s = min(2.0 * pause_s, BACKOFF_MAX_S)
             else:
                 return
+
+    def _describe_error(self, problem: OSError | UnicodeError) -> str:
+        where = f"{self._target.host}:{self._target.port}"
+        if isinstance(problem, UnicodeError):
+            named = " as ".join(filter(None, (self._target.host, self._target.tls.server_name)))
+            return f"{named} cannot be the name of a host: {problem}"
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            return f"the certificate of {where} is not trusted: {problem.verify_message}"
+        if isinstance(problem, ssl.SSLError) and problem.reason in NO_TLS:
+            return f"{where} does not use TLS; is it http:// instead of https://?"
+        if isinstance(problem, socket.gaierror):
+            return f"{self._target.host} is not known: {problem.strerror}"
+        if isinstance(problem, TimeoutError):
+            return f"{where} did not take {self._count} connections within {CONNECT_S:g} s"
+        return f"{where} refuses connections: {problem}"

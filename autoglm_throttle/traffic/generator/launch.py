@@ -10,19 +10,17 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator.closed_loop import ClosedLoopSender
-from autoglm_throttle.traffic.generator.open_loop import OpenLoopSender
-from autoglm_throttle.traffic.generator.options import ClientOptions, Observer, ProgressCallback
-from autoglm_throttle.traffic.generator.sender import Sender
+from autoglm_throttle.traffic.generator.closed_loop import ClosedLoopSender, UserSchedule
+from autoglm_throttle.traffic.generator.connection_pool import ClientOptions
+from autoglm_throttle.traffic.generator.sender import Observer, OpenLoopSender, ProgressCallback, Sender
 from autoglm_throttle.traffic.generator.target import TargetUrl
-from autoglm_throttle.traffic.generator.user_schedule import UserSchedule
-from autoglm_throttle.traffic.generator.worker_pool import PROGRESS_INTERVAL_S, WorkerPool
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """The first signal stops the sending, the second one the run; both leave a result."""
+
+PROGRESS_INTERVAL_S = 1.0
 
 T = TypeVar("T")
 
@@ -32,7 +30,6 @@ def launch(
     target: TargetUrl,
     options: ClientOptions | None = None,
     *,
-    processes: int = 1,
     observer: Observer | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Result:
@@ -45,41 +42,23 @@ def launch(
         load: a load is sent open loop, a user schedule closed loop.
         target: destination of the requests.
         options: client options.
-        processes: 1 sends from this process; more share requests or users, and the connections.
-        observer: called with each result; with several processes up to a second later, and without order.
+        observer: called with each result.
         on_progress: called about once a second.
 
     Raises:
         TrafficError: nothing could be sent; the text gives the reason.
         KeyboardInterrupt: stopped before the first request was due.
     """
-    if processes < 1:
-        raise TrafficError(f"processes must be at least 1, not {processes}")
     chosen = options or ClientOptions()
-    if processes > 1:
-        worker_pool = WorkerPool(load, target, chosen, processes, observer)
-        with on_stop_signal(worker_pool.stop):
-            return worker_pool.run(on_progress)
+    sender: Sender
+    if isinstance(load, UserSchedule):
+        sender = ClosedLoopSender(load, target, chosen, observer)
+    else:
+        sender = OpenLoopSender(load, target, chosen, observer)
     try:
-        return run_on_loop(_run_in_process(make_sender(load, target, chosen, observer), on_progress))
+        return run_on_loop(_run(sender, on_progress))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-
-
-def make_sender(
-    load: RequestSource | UserSchedule,
-    target: TargetUrl,
-    options: ClientOptions,
-    observer: Observer | None = None,
-) -> Sender:
-    """Create the sender for a load or a user schedule.
-
-    Raises:
-        TrafficError: httptools is missing, or too few files may be opened.
-    """
-    if isinstance(load, UserSchedule):
-        return ClosedLoopSender(load, target, options, observer)
-    return OpenLoopSender(load, target, options, observer)
 
 
 def run_on_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -89,6 +68,25 @@ def run_on_loop(work: Coroutine[Any, Any, T]) -> T:
         from uvloop import new_event_loop as make
     with asyncio.Runner(loop_factory=make) as runner:
         return runner.run(work)
+
+
+async def _run(sender: Sender, on_progress: ProgressCallback | None) -> Result:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def stop() -> None:
+        if sender.started or task is None:
+            sender.stop()
+        else:
+            task.cancel()
+
+    def report_progress() -> None:
+        if sender.started and on_progress is not None:
+            on_progress(sender.elapsed_s, sender.launched, sender.in_flight)
+
+    # A handler runs between any two steps of Python; the loop takes it up between two callbacks.
+    handled = on_stop_signal(lambda: loop.call_soon_threadsafe(stop))
+    with _run_periodically(PROGRESS_INTERVAL_S, report_progress), handled, _disable_gc():
+        return await sender.run()
 
 
 @contextlib.contextmanager
@@ -105,27 +103,8 @@ def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-async def _run_in_process(sending: Sender, on_progress: ProgressCallback | None) -> Result:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-
-    def stop() -> None:
-        if sending.started or task is None:
-            sending.stop()
-        else:
-            task.cancel()
-
-    def report_progress() -> None:
-        if sending.started and on_progress is not None:
-            on_progress(sending.elapsed_s, sending.launched, sending.in_flight)
-
-    # A handler runs between any two steps of Python; the loop takes it up between two callbacks.
-    handled = on_stop_signal(lambda: loop.call_soon_threadsafe(stop))
-    with run_periodically(PROGRESS_INTERVAL_S, report_progress), handled, disable_gc():
-        return await sending.run()
-
-
 @contextlib.contextmanager
-def run_periodically(period_s: float, callback: Callable[[], None]) -> Iterator[None]:
+def _run_periodically(period_s: float, callback: Callable[[], None]) -> Iterator[None]:
     """Call ``callback`` every ``period_s`` seconds on the running loop."""
     loop = asyncio.get_running_loop()
 
@@ -141,7 +120,7 @@ def run_periodically(period_s: float, callback: Callable[[], None]) -> Iterator[
 
 
 @contextlib.contextmanager
-def disable_gc() -> Iterator[None]:
+def _disable_gc() -> Iterator[None]:
     """Exclude the objects that exist before the start, such as the plan, from garbage collection."""
     gc.collect()
     # A collection that scans a plan of millions of requests would delay launches.

@@ -1,4 +1,4 @@
-"""Base of the open-loop and the closed-loop sender: connections, clock, results and drain.
+"""Senders: the base with connections, clock, results and drain, and the open-loop sender.
 
 Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of
 that second were slow and must show it. The time from the write on, network and service, is recorded
@@ -12,16 +12,18 @@ import time
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import isnan, nan
 from time import monotonic
 
 from autoglm_throttle.traffic.generator.connection import IDLE, Connection, ParserLibrary
-from autoglm_throttle.traffic.generator.connection_pool import GRACE_S, ConnectionPool
-from autoglm_throttle.traffic.generator.encoding import Encode
-from autoglm_throttle.traffic.generator.options import ClientOptions, Observer
-from autoglm_throttle.traffic.generator.target import TargetUrl
+from autoglm_throttle.traffic.generator.connection_pool import GRACE_S, ClientOptions, ConnectionPool
+from autoglm_throttle.traffic.generator.target import TargetUrl, encoder
+from autoglm_throttle.traffic.rejection import parse_reason, parse_retry_after
 from autoglm_throttle.traffic.request_log import RequestLog
 from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.result import Result, RunCost
 
 TICK_S = 0.001
@@ -29,6 +31,12 @@ TICK_S = 0.001
 
 START_DELAY_S = 0.050
 """From the last preparation to the first intended start."""
+
+Observer = Callable[[int, RequestResult, float], None]
+"""Called with index, result and seconds from the intended start, as each request ends."""
+
+ProgressCallback = Callable[[float, int, int], None]
+"""Called about once a second with seconds since the start, requests launched and requests in flight."""
 
 
 class _RunClock:
@@ -38,7 +46,6 @@ class _RunClock:
         self.start_s: float = 0.0
         """The first intended start, on the monotonic clock; 0 before the run."""
         self.stopped_s: float | None = None
-        """None: not stopped."""
         self.drained_s: float | None = None
         """Time at which the run stops waiting for responses; None: it still sends."""
         self.cpu_share: float | None = None
@@ -74,37 +81,26 @@ class _RunClock:
             self.cpu_share = used_s / (monotonic() - self._started_s)
 
 
+@dataclass(slots=True)
 class _OpenRequests:
     """Requests that have not ended, by index, and counts of all requests of a run."""
 
-    def __init__(self) -> None:
-        self.next: int = 0
-        """Index of the first request that was not launched."""
-        self.in_flight: int = 0
-        self.resent: int = 0
-        self.launched: deque[int] = deque()
-        """All launched requests that may be open, in the order of their launch."""
-        self.assigned: dict[int, Connection] = {}
-        """The connection that carries each request."""
-        self.to_resend: deque[int] = deque()
-        """Requests that lost their connection."""
-        self.waiting: deque[int] = deque()
-        """Requests without a connection so far."""
+    next: int = 0
+    """Index of the first request that was not launched."""
+    in_flight: int = 0
+    resent: int = 0
+    launched: deque[int] = field(default_factory=deque)
+    """All launched requests that may be open, in the order of their launch."""
+    assigned: dict[int, Connection] = field(default_factory=dict)
+    """The connection that carries each request."""
+    to_resend: deque[int] = field(default_factory=deque)
+    """Requests that lost their connection."""
+    waiting: deque[int] = field(default_factory=deque)
+    """Requests without a connection so far."""
 
 
 class Sender(ABC):
-    """One run; use it once.
-
-    Args:
-        request_log: log to fill.
-        offsets: the intended starts, by index, in seconds from the start.
-        target: destination of the requests.
-        options: client options.
-        observer: called with each result as it occurs.
-
-    Raises:
-        TrafficError: httptools is missing, or too few files may be opened.
-    """
+    """One run; use it once. ``offsets`` are the intended starts, by index, in seconds from the start."""
 
     def __init__(
         self,
@@ -117,10 +113,10 @@ class Sender(ABC):
         self.request_log: RequestLog = request_log
         self.options: ClientOptions = options
         self._offsets = offsets
-        self._observer = observer
+        self._observe = observer or (lambda *_: None)
         library = ParserLibrary()
         self._pool = ConnectionPool(target, options, lambda: Connection(self, library))
-        self._encode: Encode
+        self._encode: Callable[[int], bytes]
         self._clock = _RunClock()
         self._requests = _OpenRequests()
         self._finished: asyncio.Future[None] | None = None
@@ -131,7 +127,7 @@ class Sender(ABC):
 
     @abstractmethod
     def _result(self, run_cost: RunCost) -> Result:
-        """Build the finished run."""
+        """Build the result."""
 
     @abstractmethod
     def _skip_unsent(self) -> None:
@@ -143,7 +139,7 @@ class Sender(ABC):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the first intended start; negative before it, 0 before the run."""
+        """Seconds since the first intended start, as of the clock of the run."""
         return self._clock.elapsed_s
 
     @property
@@ -161,48 +157,32 @@ class Sender(ABC):
         """Whether all connections were open and the clock is running."""
         return self._clock.start_s != 0.0
 
-    async def prepare(self) -> None:
-        """Open the connections.
-
-        Raises:
-            TrafficError: the target does not accept them.
-        """
-        await self._pool.fill()
-
-    async def run(self, start_s: float | None = None) -> Result:
+    async def run(self) -> Result:
         """Send everything and wait for the responses.
-
-        Args:
-            start_s: time of the start, on the monotonic clock; None: at once.
 
         Raises:
             TrafficError: the target does not accept connections before the start.
         """
-        if not self._pool.is_filled:
-            await self.prepare()
+        await self._pool.fill()
         loop = asyncio.get_running_loop()
         self._finished = loop.create_future()
-        self._clock.start(monotonic() + START_DELAY_S if start_s is None else start_s)
+        self._clock.start(monotonic() + START_DELAY_S)
         loop.call_soon(self._tick)
         try:
             await self._finished
         finally:
             self._pool.close()
+        lags_s = (lag_s for lag_s in reversed(self.request_log.lag_s) if not isnan(lag_s))
         return self._result(
             RunCost(
                 elapsed_s=self.elapsed_s,
-                overrun_s=self._overrun_s(),
+                overrun_s=max(0.0, next(lags_s, 0.0)),
                 cpu_share=self._clock.cpu_share,
                 stopped_s=self._clock.stopped_s,
                 resent=self._requests.resent,
                 connections=self.options.connections,
                 loop=type(loop).__module__.partition(".")[0],
             )
-        )
-
-    def _overrun_s(self) -> float:
-        return max(
-            0.0, next((late_s for late_s in reversed(self.request_log.lag_s) if not isnan(late_s)), 0.0)
         )
 
     def stop(self) -> None:
@@ -230,7 +210,9 @@ class Sender(ABC):
             )
             request_log.statuses[index] = response.status
             if response.status >= 400 and result.rejected:
-                request_log.record_rejection(index, response.reason, response.promised_s)
+                request_log.record_rejection(
+                    index, parse_reason(response.body), parse_retry_after(response.retry_after)
+                )
         self._settle(index, result, response_s, now)
         connection.index = IDLE
         if connection.reusable:
@@ -371,6 +353,49 @@ class Sender(ABC):
         self._observe(index, result, response_s)
         self._ended(index, now)
 
-    def _observe(self, index: int, result: RequestResult, response_s: float) -> None:
-        if self._observer is not None:
-            self._observer(index, result, response_s)
+
+class OpenLoopSender(Sender):
+    """One run of one load, whose intended starts never depend on a response; use it once.
+
+    Args:
+        load: requests and plan.
+        target: destination of the requests.
+        options: client options.
+        observer: called with each result as it occurs.
+
+    Raises:
+        TrafficError: httptools is missing, or too few files may be opened.
+    """
+
+    def __init__(
+        self,
+        load: RequestSource,
+        target: TargetUrl,
+        options: ClientOptions | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        request_log = RequestLog(len(load.plan))
+        super().__init__(request_log, load.plan.offsets, target, options or ClientOptions(), observer)
+        self._load = load
+        self._encode = encoder(load, target)
+
+    def send_due(self, elapsed_s: float) -> bool:
+        """Launch the due requests; return whether more follow."""
+        offsets, requests = self._offsets, self._requests
+        count = len(offsets)
+        while requests.next < count and offsets[requests.next] <= elapsed_s:
+            index = requests.next
+            requests.next += 1
+            self._launch(index)
+        return requests.next < count
+
+    def _skip_unsent(self) -> None:
+        for index in range(self._requests.next, len(self._offsets)):
+            self.request_log.skip(index)
+        self._requests.next = len(self._offsets)
+
+    def _ended(self, index: int, now: float) -> None:
+        """Do nothing: the loop is open."""
+
+    def _result(self, run_cost: RunCost) -> Result:
+        return Result(self._load, self.request_log, run_cost, aborted=self._clock.is_stopped)

@@ -1,16 +1,17 @@
-"""Destination of requests, and the fields added to each of them."""
+"""Destination of requests, and their bytes."""
 
 from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.request_source import PlannedRequest
+from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.types import Priority
 
 _TEXT = re.compile(r"[\x21-\x7e]+")
@@ -22,6 +23,12 @@ _FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection
 """Written by the sender; a recorded value would be wrong or break the framing."""
 
 _LENGTHS = frozenset(("content-length", "transfer-encoding"))
+
+CACHE_BYTES = 64 << 20
+"""Total size of cached requests; further ones are encoded on each send."""
+
+RequestKey = tuple[int, int, int]
+"""Kind, priority and client: they determine the bytes of a request."""
 
 UNSUPPORTED_HINT = (
     "the generator supports only HTTP/1.1 over TCP or TLS; for anything else use k6 (https://k6.io)"
@@ -38,21 +45,6 @@ class TlsOptions:
     """PEM file of the certificate authorities to trust instead of the system's."""
     server_name: str | None = None
     """The name that the certificate must carry; None: the host."""
-
-    def context(self) -> ssl.SSLContext:
-        """Build the TLS context.
-
-        Raises:
-            TrafficError: ``ca_file`` cannot be read.
-        """
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-        except OSError as problem:
-            raise TrafficError(f"the authorities in {self.ca_file} cannot be read: {problem}") from None
-        if not self.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +130,16 @@ class TargetUrl:
         Raises:
             TrafficError: the file of the certificate authorities cannot be read.
         """
-        return self.tls.context() if self.scheme == "https" else None
+        if self.scheme == "http":
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls.ca_file)
+        except OSError as problem:
+            raise TrafficError(f"the authorities in {self.tls.ca_file} cannot be read: {problem}") from None
+        if not self.tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
     def head(self, request: PlannedRequest, priority: Priority, client: str) -> bytes:
         """Build the request line and fields of one request."""
@@ -177,3 +178,36 @@ def _check_url(url: str, parts: SplitResult) -> None:
         raise TrafficError(f"{url!r} must end with its path: a query belongs to each request's own target")
     if not parts.hostname:
         raise TrafficError(f"{url!r} names no host")
+
+
+def builder(
+    requests: Sequence[PlannedRequest], client: Callable[[int], str], target: TargetUrl
+) -> Callable[[RequestKey], bytes]:
+    """Return a function that encodes a request; most are encoded only once.
+
+    Args:
+        requests: by kind.
+        client: maps a client to its identity text.
+        target: destination of the requests.
+    """
+    ready: dict[RequestKey, bytes] = {}
+    budget = CACHE_BYTES
+
+    def make(key: RequestKey) -> bytes:
+        nonlocal budget
+        kind, priority, number = key
+        request = requests[kind]
+        data = target.head(request, Priority(priority), client(number)) + request.body
+        if budget > 0:
+            budget -= len(data)
+            ready[key] = data
+        return data
+
+    return lambda key: ready.get(key) or make(key)
+
+
+def encoder(load: RequestSource, target: TargetUrl) -> Callable[[int], bytes]:
+    """Return a function that encodes each planned request, by its index."""
+    kinds, priorities, clients = load.plan.kinds, load.plan.priorities, load.plan.clients
+    build = builder(load.requests, load.client, target)
+    return lambda index: build((kinds[index], priorities[index], clients[index]))

@@ -24,7 +24,7 @@ from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
 from autoglm_throttle.traffic.request_log import UNSENT
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.result import Result
 from autoglm_throttle.traffic.summary import RequestKind, Tally, TallyKey, tallies
 from autoglm_throttle.types import Priority
 
@@ -70,7 +70,7 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "load": _load(result, run_info, labels, sent_s),
         "verdict": verdict(
             [*run_info.objectives.evaluate(totals, priorities, segments), *run_info.replay.objectives],
-            [*run_info.caveats, *_process_caveats(result.run_cost), *caveats(generator, plan.duration_s)],
+            [*run_info.caveats, *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
             failure=describe_total_failure(totals, log.results),
         ),
@@ -180,18 +180,7 @@ def _generator(result: Result) -> GeneratorPart:
         "overrun_s": effort.overrun_s,
         "resent": effort.resent,
         "connections": effort.connections,
-        "processes": effort.processes,
     }
-
-
-def _process_caveats(effort: RunCost) -> list[str]:
-    if not effort.lost:
-        return []
-    return [
-        f"{effort.lost} of {effort.processes} sending processes ended early,"
-        " and their share of the requests was left out:"
-        " check whether the system killed them, for example for memory, and run again"
-    ]
 
 
 def _finite(sample: Mapping[str, float]) -> dict[str, float]:

@@ -202,7 +202,6 @@ class GeneratorPart(TypedDict):
     overrun_s: float
     resent: int
     connections: int
-    processes: int
 
 
 class Document(TypedDict):

@@ -71,19 +71,19 @@ def caveats(generator: GeneratorPart, duration_s: float) -> list[str]:
     if lag_s > LAG_P99_S:
         reasons.append(
             f"requests were sent late (lag p99 {lag_s * 1e3:.1f} ms, allowed {LAG_P99_S * 1e3:.0f} ms):"
-            " free a core for the generator, use more processes or lower the rate"
+            " free a core for the generator or lower the rate"
         )
     allowed_s = max(OVERRUN * duration_s, OVERRUN_S)
     if generator["overrun_s"] > allowed_s:
         reasons.append(
             f"sending ran over by {generator['overrun_s']:.2f} s of {duration_s:g} s (allowed"
-            f" {allowed_s:.2g} s): use more processes or lower the rate"
+            f" {allowed_s:.2g} s): lower the rate"
         )
     share = generator["cpu_share"]
     if share is not None and share > CPU_SHARE:
         reasons.append(
             f"the generator used {share:.0%} of a core (allowed {CPU_SHARE:.0%}):"
-            " use more processes, plain http or smaller answers"
+            " lower the rate, or use plain http or smaller answers"
         )
     return reasons
 

@@ -227,14 +227,6 @@ def test_closed_loop_of_users(url: str, run: Run) -> None:
     assert 5 <= done.document["totals"]["classes"]["ok"] <= 105
 
 
-def test_several_processes(url: str, run: Run) -> None:
-    done = run(
-        "load", url, "--shape", "fixed:50:2s", "--processes", "2", "--connections", "8", "--format", "json"
-    )
-    assert done.document["generator"]["processes"] == 2
-    assert done.document["totals"]["classes"]["ok"] == 100
-
-
 def test_a_trace_of_token_numbers(url: str, run: Run, tmp_path: Path) -> None:
     rows = [f"2023-11-16 18:15:4{second}.6805900,{100 + second},{5 + second}" for second in range(5)]
     (tmp_path / "t.csv").write_text("\r\n".join([HEADER, *rows]))

@@ -55,7 +55,7 @@ def test_defaults_of_all_options() -> None:
         30,
         30,
     )
-    assert (found.send_options.processes, options.spin) == (1, False)
+    assert options.spin is False
     assert found.report_options.limits_s == LIMITS_S
     judging = found.report_options
     assert (judging.quiet, judging.dry_run, judging.as_json, found.probes) == (False, False, False, ())
@@ -82,7 +82,7 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
             "--drain",
             "500ms",
         ),
-        *("--processes", "2", "--spin", "--slo", "p99<500ms,error<0.5%", "--within", "high=200ms,low=5"),
+        *("--spin", "--slo", "p99<500ms,error<0.5%", "--within", "high=200ms,low=5"),
         *("--title", "t", "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")),
         *("--format", "json", "--quiet", "--dry-run", "--yes", "--watch", str(os.getpid())),
         *("--metrics", "http://127.0.0.1:9", "--insecure", "--server-name", "x"),
@@ -111,7 +111,7 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         1.5,
         0.5,
     )
-    assert (found.send_options.processes, options.spin) == (2, True)
+    assert options.spin is True
     assert found.report_options.limits_s == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
     assert [term.text for term in found.report_options.objectives.terms] == ["p99<500ms", "error<0.5%"]
     assert (found.report_options.json, found.report_options.html) == (
@@ -160,8 +160,6 @@ ALL_WRONG = (
         "0",
         "--drain",
         "inf",
-        "--processes",
-        "1000",
     ),
     *("--slo", "p98>", "--within", "top=1", "--json", "/nowhere/a", "--html", "/", "--format", "xml"),
     *("--watch", "0", "--metrics", "x", "--ca-file", "/nowhere/ca"),

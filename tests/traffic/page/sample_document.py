@@ -203,7 +203,6 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
             "overrun_s": 0.001,
             "resent": 0,
             "connections": 256,
-            "processes": 1,
         },
         "replay": None,
     }

@@ -6,7 +6,7 @@ import pytest
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import TargetUrl
-from autoglm_throttle.traffic.generator.encoding import encoder
+from autoglm_throttle.traffic.generator.target import encoder
 from autoglm_throttle.traffic.record import RecordedRequest
 from autoglm_throttle.traffic.replay import Fill, Selection, prepare
 from autoglm_throttle.types import Priority

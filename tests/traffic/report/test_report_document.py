@@ -252,7 +252,7 @@ def test_many_requests_with_few_labels_need_no_others() -> None:
 
 
 def test_generator_cost_is_reported() -> None:
-    effort = {"cpu_share": 0.25, "overrun_s": 0.001, "resent": 3, "connections": 256, "processes": 2}
+    effort = {"cpu_share": 0.25, "overrun_s": 0.001, "resent": 3, "connections": 256}
     told = make(made([Sent(lag_s=0.0078125), Sent(lag_s=math.nan)], effort=effort), RUN_INFO)
     generator = told["generator"]
     assert {name: generator[name] for name in effort} == effort  # type: ignore[literal-required]

@@ -52,7 +52,6 @@ def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> Gen
         "overrun_s": 0.0,
         "resent": 0,
         "connections": 1,
-        "processes": 1,
     }
     return {**part, **changed}  # type: ignore[typeddict-item]
 
@@ -77,7 +76,7 @@ def test_slow_generator_invalidates_the_run(part: GeneratorPart, said: str | Non
     for doubt in found:
         assert said is not None
         assert said in doubt
-        assert "use more processes" in doubt
+        assert "lower the rate" in doubt
 
 
 def test_every_caveat_is_reported() -> None:
