@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -53,17 +54,17 @@ COMMANDS: Final = (
     Command("doctor", "check that the GPUs and the shared store respond", add_sources, doctor.run),
     Command("gpus", "show the state of each GPU and inference engine", gpus.add_arguments, gpus.run),
     Command("demo", "run a simulated service under load, on loopback", lambda _: None, lambda _: EXIT_OK),
+    _lazy_command("load", "send load to a service and report the results", "autoglm_throttle.cli.load"),
+    _lazy_command("replay", "send recorded traffic to a service", "autoglm_throttle.cli.replay"),
     _lazy_command(
-        "load", "send load to a service and report the results", "autoglm_throttle.cli.load_tests.load"
-    ),
-    _lazy_command("replay", "send recorded traffic to a service", "autoglm_throttle.cli.load_tests.replay"),
-    _lazy_command(
-        "record", "inspect, check or convert a recording of traffic", "autoglm_throttle.cli.load_tests.record"
+        "record", "inspect, check or convert a recording of traffic", "autoglm_throttle.cli.record"
     ),
 )
 
-COMPARE: Final = _lazy_command(
-    "load", "put two reports side by side", "autoglm_throttle.cli.load_tests.compare"
+COMPARE: Final = replace(
+    next(row for row in COMMANDS if row.name == "load"),
+    help="put two reports side by side",
+    add_arguments=lambda parser: import_module("autoglm_throttle.cli.load").add_compare_arguments(parser),
 )
 """Replaces ``load`` before the word ``compare``: it has options of its own."""
 

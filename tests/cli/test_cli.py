@@ -459,7 +459,7 @@ def test_load_test_modules_are_imported_lazily() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "usage: autoglm-throttle" in done.stdout
     assert "autoglm_throttle.traffic" not in done.stdout
-    assert "autoglm_throttle.cli.load_tests" not in done.stdout
+    assert "autoglm_throttle.cli.load" not in done.stdout
 
 
 def test_demo_is_started_in_a_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli.load_tests import load_run, replay, report_output, run
+from autoglm_throttle.cli import load, replay
+from autoglm_throttle.cli import run as runs
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.launch import on_stop_signal
 from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
@@ -46,11 +47,11 @@ def answered(load: RequestSource, *_: object, **__: object) -> Result:
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch) -> Put:
     """Puts this in the place of the generator."""
-    return lambda act: monkeypatch.setattr(run, "launch", act)
+    return lambda act: monkeypatch.setattr(runs, "launch", act)
 
 
 FAKED = """
-from autoglm_throttle.cli.load_tests import run
+from autoglm_throttle.cli import run
 from tests.cli.load_tests.test_load_interrupts import answered
 run.launch = answered
 """
@@ -101,9 +102,9 @@ def test_ctrl_c_during_the_report_is_deferred(
         return result
 
     launch(after)
-    monkeypatch.setattr(load_run, "make", pressing(make))
+    monkeypatch.setattr(load, "make", pressing(make))
     monkeypatch.setattr(replay, "make", pressing(make))
-    monkeypatch.setattr(report_output, "dumps", pressing(dumps))
+    monkeypatch.setattr(runs, "dumps", pressing(dumps))
     record(Path("r.jsonl"))
     words = SOON if command == "load" else ("replay", "r.jsonl", URL, "--quiet", "--json", "r.json")
     done = run(*words)
@@ -134,7 +135,7 @@ def test_ctrl_c_between_two_trials_ends_the_search(
     run: Run, launch: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(answered)
-    monkeypatch.setattr(load_run, "make", pressing(make))
+    monkeypatch.setattr(load, "make", pressing(make))
     done = run(*SEARCH, "--slo", "p99<1s", "--json", "r.json")
     assert done.status == 130
     assert done.out.endswith("peak: stopped before the end; the objectives hold at 10/s\n")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.cli.load_tests.problems import run_command
+from autoglm_throttle.cli.load_options import run_command
 from autoglm_throttle.traffic.generator import ClientOptions
 from tests.cli.load_tests.conftest import Run
 from tests.cli.load_tests.test_load_options import HOST, SHAPE, asked, faults
@@ -21,11 +21,13 @@ def test_query_values_are_masked_in_the_command(first: str, second: str) -> None
     route = f"GET /b?x={first}&y={second}"
     found = asked(*SHAPE, "--route", f"{route}=2", "--route", f"/c?{second}", "--cost", f"{route}=4.5")
     assert found.weighted_requests.requests[0].target == f"/b?x={first}&y={second}"
-    assert "s3cr3t" not in found.command
-    assert "--route 'GET /b?x=***&y=***=2' --route '/c?***' --cost 'GET /b?x=***&y=***=4.5'" in found.command
+    assert "s3cr3t" not in found.run.command
+    assert (
+        "--route 'GET /b?x=***&y=***=2' --route '/c?***' --cost 'GET /b?x=***&y=***=4.5'" in found.run.command
+    )
     alone = asked(*SHAPE, url=f"{HOST}/a?token={first}&{second}")
     assert alone.weighted_requests.requests[0].target == f"/a?token={first}&{second}"
-    assert alone.command == f"autoglm-throttle load '{HOST}/a?token=***&***' --shape fixed:100:2s"
+    assert alone.run.command == f"autoglm-throttle load '{HOST}/a?token=***&***' --shape fixed:100:2s"
 
 
 @pytest.mark.parametrize("route", ["GET /b?x=1", "/b?x=1&y=2", "/b?x=1&y", "/b?x=1=2&y=3"])

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.cli.load_tests import load_arguments
-from autoglm_throttle.cli.load_tests.load_arguments import LoadArguments, Search
-from autoglm_throttle.cli.load_tests.local_gpus import LocalGpuProbe
-from autoglm_throttle.cli.load_tests.problems import UsageError
-from autoglm_throttle.cli.load_tests.send_options import is_loopback, split_url
+from autoglm_throttle.cli import load_arguments
+from autoglm_throttle.cli.load_arguments import LoadArguments, Search
+from autoglm_throttle.cli.load_options import UsageError
+from autoglm_throttle.cli.run import LocalGpuProbe
+from autoglm_throttle.cli.run_options import is_loopback, split_url
 from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, TraceShape, Users
 from autoglm_throttle.traffic.probes import ProbeTargetLostError
@@ -30,7 +30,7 @@ SHAPE = ("--shape", "fixed:100:2s")
 def asked(*words: str, url: str = URL) -> LoadArguments:
     parser = argparse.ArgumentParser()
     load_arguments.add_arguments(parser)
-    return load_arguments.read(parser.parse_args(words), url)
+    return load_arguments.read_arguments(parser.parse_args([url, *words]), url)
 
 
 def faults(*words: str, url: str = URL) -> tuple[str, ...]:
@@ -41,12 +41,12 @@ def faults(*words: str, url: str = URL) -> tuple[str, ...]:
 
 def test_defaults_of_all_options() -> None:
     found = asked(*SHAPE)
-    assert isinstance(found.load.offer, LoadShape)
-    assert (found.load.offer.requests, found.load.arrivals, found.load.seed) == (200, Arrivals.UNIFORM, 0)
+    assert isinstance(found.offer, LoadShape)
+    assert (found.offer.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
     assert found.weighted_requests.requests == (PlannedRequest(target="/v1/predict"),)
-    mix = found.load.priority_mix
+    mix = found.priority_mix
     assert (mix.clients, mix.skew, mix.kinds) == (1, 0.0, (1.0,))
-    target, options = found.send_options.target, found.send_options.options
+    target, options = found.run.target, found.run.client
     assert (target.host, target.port, target.base, target.scheme) == ("127.0.0.1", 8000, "", "http")
     assert (target.priority_header, target.identity_header, target.cost_header) == ("x-priority", None, None)
     assert (options.connections, options.max_inflight, options.timeout_s, options.drain_s) == (
@@ -56,11 +56,11 @@ def test_defaults_of_all_options() -> None:
         30,
     )
     assert options.spin is False
-    assert found.report_options.limits_s == LIMITS_S
-    judging = found.report_options
-    assert (judging.quiet, judging.dry_run, judging.as_json, found.probes) == (False, False, False, ())
-    assert found.report_options.objectives.terms == ()
-    assert found.command == f"autoglm-throttle load {URL} --shape fixed:100:2s"
+    assert found.run.limits_s == LIMITS_S
+    judging = found.run
+    assert (judging.quiet, judging.dry_run, judging.as_json, found.run.probes) == (False, False, False, ())
+    assert found.run.objectives.terms == ()
+    assert found.run.command == f"autoglm-throttle load {URL} --shape fixed:100:2s"
 
 
 def test_all_options_are_parsed(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         *("--metrics", "http://127.0.0.1:9", "--insecure", "--server-name", "x"),
         url="https://gpu.example/v1/x?a=b",
     )
-    assert (str(found.load.arrivals), found.load.priority_mix.mix) == (
+    assert (str(found.arrivals), found.priority_mix.mix) == (
         "gamma:0.5",
         {Priority.HIGH: 50, Priority.LOW: 50},
     )
-    assert (found.load.priority_mix.clients, found.load.priority_mix.skew, found.load.seed) == (7, 1.5, -3)
+    assert (found.priority_mix.clients, found.priority_mix.skew, found.seed) == (7, 1.5, -3)
     request = PlannedRequest(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
     assert found.weighted_requests.requests == (request,)
-    target, options = found.send_options.target, found.send_options.options
+    target, options = found.run.target, found.run.client
     assert target.headers == (("authorization", "Bearer x:y"),)
     assert (target.scheme, target.host, target.port) == ("https", "gpu.example", 443)
     assert target.tls.verify is False
@@ -112,39 +112,39 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         0.5,
     )
     assert options.spin is True
-    assert found.report_options.limits_s == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
-    assert [term.text for term in found.report_options.objectives.terms] == ["p99<500ms", "error<0.5%"]
-    assert (found.report_options.json, found.report_options.html) == (
+    assert found.run.limits_s == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
+    assert [term.text for term in found.run.objectives.terms] == ["p99<500ms", "error<0.5%"]
+    assert (found.run.json, found.run.html) == (
         tmp_path / "a.json",
         tmp_path / "a.html",
     )
-    assert (found.report_options.as_json, found.report_options.quiet, found.report_options.dry_run) == (
+    assert (found.run.as_json, found.run.quiet, found.run.dry_run) == (
         True,
         True,
         True,
     )
-    assert (found.report_options.title, [look.name for look in found.probes]) == (
+    assert (found.run.title, [look.name for look in found.run.probes]) == (
         "t",
         [f"process {os.getpid()}", "metrics of 127.0.0.1:9"],
     )
 
 
 def test_the_machines_gpus_are_watched_beside_a_process() -> None:
-    assert [look.name for look in asked(*SHAPE, "--watch", str(os.getpid())).probes] == [
+    assert [look.name for look in asked(*SHAPE, "--watch", str(os.getpid())).run.probes] == [
         f"process {os.getpid()}",
         "GPUs",
     ]
 
 
 def test_other_load_shapes_are_parsed() -> None:
-    assert isinstance(asked("--shape", "users:5:2s").load.offer, Users)
+    assert isinstance(asked("--shape", "users:5:2s").offer, Users)
     traced = asked("--shape", "trace:x.csv", "--speed", "60")
-    assert (traced.load.offer, traced.load.speed, traced.load.rate_rps) == (TraceShape("x.csv"), 60.0, None)
-    assert asked("--shape", "trace:x.csv", "--rate", "5000").load.rate_rps == 5000.0
+    assert (traced.offer, traced.speed, traced.rate_rps) == (TraceShape("x.csv"), 60.0, None)
+    assert asked("--shape", "trace:x.csv", "--rate", "5000").rate_rps == 5000.0
     search = asked("--find-peak", "100:5000", "--slo", "p99<1s")
-    assert search.load.offer == Search(100.0, 5000.0, 10.0)
-    assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").load.offer == Search(1.0, 2.0, 0.5)
-    assert asked(*SHAPE, "--within", "300ms").report_options.limits_s == dict.fromkeys(Priority, 0.3)
+    assert search.offer == Search(100.0, 5000.0, 10.0)
+    assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").offer == Search(1.0, 2.0, 0.5)
+    assert asked(*SHAPE, "--within", "300ms").run.limits_s == dict.fromkeys(Priority, 0.3)
 
 
 ALL_WRONG = (
@@ -266,8 +266,8 @@ def test_routes_are_relative_to_the_url() -> None:
         *("--cost", "2", "--cost", "GET /b?c=d=5", "--cost", "/c=7"),
         url=f"{HOST}/base/",
     )
-    assert found.send_options.target.base == "/base"
-    assert found.load.priority_mix.kinds == (70.0, 30.0, 1.0)
+    assert found.run.target.base == "/base"
+    assert found.priority_mix.kinds == (70.0, 30.0, 1.0)
     assert found.weighted_requests.requests == (
         PlannedRequest(target="/a", cost=2),
         PlannedRequest(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
@@ -309,8 +309,8 @@ body = "text"
 def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     found = asked(*SHAPE, "--requests", str(tmp_path / name), url=f"{HOST}/base")
-    assert found.send_options.target.base == "/base"
-    assert found.load.priority_mix.kinds == (3.0, 1.0, 1.0)
+    assert found.run.target.base == "/base"
+    assert found.priority_mix.kinds == (3.0, 1.0, 1.0)
     fields = (("x-a", "b"), ("content-type", "a/b"))
     assert found.weighted_requests.requests == (
         PlannedRequest(method="GET", target="/a", headers=(), body=b"", name="first"),
@@ -370,8 +370,8 @@ def test_stored_command_contains_no_secret(secret: str) -> None:
         *(f"--header=authorization: {secret}", f"--header=x-key:{secret}", f"--body={secret}"),
         "--metrics=http://me:s3cr3t-of-mine@127.0.0.1:1/metrics",
     )
-    assert "s3cr3t" not in found.command
-    assert "--header 'authorization: ***' --header 'x-key: ***'" in found.command
+    assert "s3cr3t" not in found.run.command
+    assert "--header 'authorization: ***' --header 'x-key: ***'" in found.run.command
 
 
 class Cards:

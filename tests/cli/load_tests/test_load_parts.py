@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli.load_tests import load_run, run_environment
-from autoglm_throttle.cli.load_tests.problems import run_command
-from autoglm_throttle.cli.load_tests.run import Display
+from autoglm_throttle.cli import load
+from autoglm_throttle.cli import run as running
+from autoglm_throttle.cli.load_options import run_command
+from autoglm_throttle.cli.run import Display
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import UserSchedule
 from autoglm_throttle.traffic.plan import PriorityMix, Users
@@ -53,7 +53,7 @@ def test_a_search_stopped_before_anything_was_sent(run: Run, monkeypatch: pytest
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(load_run, "run_load", stopped)
+    monkeypatch.setattr(load, "run_load", stopped)
     assert run("load", HERE, *SEARCH) == (130, "", "")
 
 
@@ -61,7 +61,7 @@ def test_peak_search_without_a_result_exits_with_2(run: Run, monkeypatch: pytest
     def lost(*_: object, **__: object) -> None:
         raise TrafficError("nobody answers")
 
-    monkeypatch.setattr(load_run, "run_load", lost)
+    monkeypatch.setattr(load, "run_load", lost)
     done = run("load", HERE, *SEARCH)
     assert done == (2, "", "autoglm-throttle load: after 0 trials, at 10/s: nobody answers\n")
 
@@ -77,33 +77,30 @@ def test_a_folder_that_must_not_be_written(run: Run, monkeypatch: pytest.MonkeyP
     ("cpuinfo", "sysctl", "name"),
     [
         (["processor : 0", "model name\t: Fast: 9000"], OSError(), "Fast: 9000"),
-        ([], "Apple M9\n", "Apple M9"),
+        (None, "Apple M9\n", "Apple M9"),
         (["processor : 0"], "", "riscv"),
-        ([], OSError(), "riscv"),
+        (None, OSError(), "riscv"),
         ([], subprocess.TimeoutExpired("sysctl", 2.0), "riscv"),
     ],
 )
 def test_processor_name_by_platform(
-    cpuinfo: list[str], sysctl: str | Exception, name: str, monkeypatch: pytest.MonkeyPatch
+    cpuinfo: list[str] | None, sysctl: str | Exception, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
         if isinstance(sysctl, Exception):
             raise sysctl
         return subprocess.CompletedProcess([], 0, stdout=sysctl)
 
-    monkeypatch.setattr(run_environment, "read_cpuinfo", lambda: cpuinfo)
+    def read(*_: object, **__: object) -> str:
+        if cpuinfo is None:
+            raise FileNotFoundError
+        return "\n".join(cpuinfo)
+
+    monkeypatch.setattr(Path, "read_text", read)
     monkeypatch.setattr(subprocess, "run", answer)
     monkeypatch.setattr("platform.machine", lambda: "riscv")
-    assert run_environment.processor() == name
-
-
-def test_missing_cpuinfo_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*_: object, **__: object) -> Any:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_text", absent)
-    assert run_environment.read_cpuinfo() == []
+    assert running.processor() == name
 
 
 def test_a_package_that_is_not_installed_has_no_version() -> None:
-    assert run_environment.package_version("no-such-package-of-anybody") == ""
+    assert running.package_version("no-such-package-of-anybody") == ""

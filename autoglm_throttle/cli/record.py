@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.cli.command import add_format
-from autoglm_throttle.cli.load_tests import conversion
-from autoglm_throttle.cli.load_tests.problems import run_command
+from autoglm_throttle.cli.load_options import Option, ProblemList, add_options, parse_options, run_command
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, write, write_json
-from autoglm_throttle.traffic.record import Info, check, info
+from autoglm_throttle.settings.groups.observe import RecordBody
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.record import Info, Redaction, check, info
+from autoglm_throttle.traffic.sources import copy_to_recording, open_source, recorded_names
 
 EXAMPLES: Final = """\
 examples:
@@ -24,6 +26,34 @@ Recordings are made by RecorderMiddleware, just outside ThrottleMiddleware, wher
 
 exit status: 0 success, 1 the check found problems, 2 the command could not start
 """
+
+
+def _bodies(text: str) -> RecordBody:
+    try:
+        return RecordBody(text)
+    except ValueError:
+        raise TrafficError(f"{text!r} is not one of {', '.join(RecordBody)}") from None
+
+
+CONVERT_OPTIONS: Final = (
+    Option(
+        "--bodies",
+        "|".join(RecordBody),
+        "part of imported bodies to store: SHA-256, the length, or all (default: hash)",
+        _bodies,
+        RecordBody.HASH,
+    ),
+    Option(
+        "--allow-header", "NAME", "store this header field; of a recording, only the fields given", many=True
+    ),
+    Option(
+        "--keep-query",
+        "NAME",
+        "store this query parameter; of a recording, only the parameters given",
+        many=True,
+    ),
+    Option("--mask-path", "PATTERN", "mask segments of paths, such as /users/{id} or /reset/*", many=True),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "turn a file of GoReplay into a recording, or remove data from a recording"
     usage = "autoglm-throttle record convert FILE OUT [options]"
     own = commands.add_parser("convert", help=text, description=f"{text[0].upper()}{text[1:]}.", usage=usage)
-    conversion.add_arguments(own)
-    own.set_defaults(work=conversion.run)
+    own.add_argument("file", metavar="FILE", help="file to read: .gor, or a recording")
+    own.add_argument("out", metavar="OUT", help="recording to write; it must not exist")
+    add_options(own, {"stored data": CONVERT_OPTIONS})
+    own.set_defaults(work=_convert)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,3 +140,28 @@ def _check(args: argparse.Namespace) -> int:
         good = f"{result.entries} requests, no problems"
         write("\n".join([good] if result.clean else [*result.messages, "", *sums]))
     return EXIT_OK if result.clean else PROBLEM_FOUND
+
+
+def _convert(args: argparse.Namespace) -> int:
+    """Convert, and report the removed data; nothing is written if it cannot be done."""
+    problems = ProblemList()
+    bodies = parse_options(args, {"": CONVERT_OPTIONS}, problems).bodies
+    redaction = None  # without options the recorded one stays
+    if args.allow_header or args.keep_query or args.mask_path:
+        redaction = problems.make(
+            "--allow-header, --mask-path", lambda: _redaction(args, args.allow_header, args.keep_query), None
+        )
+    problems.raise_if_any()
+    path = Path(args.file)
+    if redaction is not None:
+        headers, query = recorded_names(path)
+        redaction = _redaction(args, args.allow_header or headers, args.keep_query or query)
+    source = open_source(path, redaction)
+    count = copy_to_recording(source, Path(args.out), bodies)
+    write("\n".join([f"{count} requests written", *source.problem_lines()]))
+    return EXIT_OK
+
+
+def _redaction(args: argparse.Namespace, headers: Sequence[str], query: Sequence[str]) -> Redaction:
+    """Build a redaction. Where an option is absent, a recording keeps all its fields."""
+    return Redaction(allow_headers=headers, keep_query=query, mask_paths=args.mask_path)

@@ -7,15 +7,13 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from autoglm_throttle.cli.load_tests.option import Option, hidden, hidden_query
-from autoglm_throttle.cli.load_tests.problems import ProblemList
+from autoglm_throttle.cli.load_options import HIDDEN, Option, ProblemList, above_zero, hidden_query
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.plan import parse_number
 from autoglm_throttle.traffic.request_source import PlannedRequest
 
 WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
@@ -29,11 +27,8 @@ JSON: Final = (("content-type", "application/json"),)
 FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
 """Fields of a request in a file."""
 
-MAX_NUMBER: Final = sys.float_info.max
-"""Greatest number in a file: JSON and TOML allow greater whole numbers."""
 
-
-def hidden_route(text: str) -> str:
+def _hidden_route(text: str) -> str:
     """Return a route or its cost without the values of its query. The share is not one of them."""
     place, equals, share = _split_share(text)
     return f"{hidden_query(place)}{equals}{share}"
@@ -51,7 +46,7 @@ OPTIONS: Final = (
         "--body",
         "TEXT",
         "body of POST, PUT and PATCH (default: {}); with --method, of that method",
-        shown=hidden,
+        shown=lambda _: HIDDEN,
     ),
     Option("--body-file", "FILE", "the same, from a file"),
     Option(
@@ -59,14 +54,14 @@ OPTIONS: Final = (
         "'METHOD PATH=SHARE'",
         "a route below URL and its share of the requests, such as 'POST /v1/x=70'; repeatable",
         many=True,
-        shown=hidden_route,
+        shown=_hidden_route,
     ),
     Option(
         "--cost",
         "N",
         "units of work of each request, or of a route: 'POST /v1/x=4' (default: 1); see --cost-header",
         many=True,
-        shown=hidden_route,
+        shown=_hidden_route,
     ),
     Option(
         "--requests",
@@ -76,8 +71,7 @@ OPTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedRequests:
+class WeightedRequests(NamedTuple):
     """The requests, and their shares."""
 
     requests: tuple[PlannedRequest, ...]
@@ -88,7 +82,7 @@ ONE: Final = WeightedRequests((PlannedRequest(target="/"),), (1.0,))
 """Placeholder for requests that could not be read."""
 
 
-def read(args: argparse.Namespace, path: str, problems: ProblemList) -> WeightedRequests:
+def read_requests(args: argparse.Namespace, path: str, problems: ProblemList) -> WeightedRequests:
     """Read the requests of a command line.
 
     Args:
@@ -97,43 +91,35 @@ def read(args: argparse.Namespace, path: str, problems: ProblemList) -> Weighted
         problems: collects problems.
     """
     if args.requests is not None:
-        for option in ("route", "body", "body_file", "method", "cost"):
-            if getattr(args, option):
-                problems.add(
-                    "--requests", f"defines the whole request: leave --{option.replace('_', '-')} out"
-                )
-        return problems.read("--requests", _file, args.requests, ONE)
-    if args.body is not None and args.body_file is not None:
-        problems.add("--body-file", "use either --body or --body-file")
-    body = problems.read("--body-file", _bytes, args.body_file, None)
-    body = problems.read("--body", str.encode, args.body, body)
+        for option in ("route", "body", "body-file", "method", "cost"):
+            if getattr(args, option.replace("-", "_")):
+                problems.add("--requests", f"defines the whole request: leave --{option} out")
+        return problems.make("--requests", lambda: read_file(args.requests), ONE)
+    body = _body(args, problems)
     method = args.method or "POST"
-    routes = [problems.read("--route", lambda text: _route(text, method), text, None) for text in args.route]
+    routes = [problems.make("--route", partial(_route, text, method), None) for text in args.route]
     known = [route for route in routes if route is not None] if args.route else [(method, path, 1.0)]
     if body is not None and args.route and all(route[0] in WITHOUT_BODY for route in known):
         problems.add("--body", "no route sends a body: omit it, or define it with --requests")
-    made = [
-        (
-            problems.make(
-                "--route", partial(_request, method, target, _body_of(args, method, body)), ONE.requests[0]
-            ),
-            share,
-        )
-        for method, target, share in known
-    ]
+    made = []
+    for method, target, _ in known:
+        # The given body is meant for the other routes, if there are any.
+        own = None if args.route and method in WITHOUT_BODY else body
+        made.append(problems.make("--route", partial(_request, method, target, own), ONE.requests[0]))
     if not made:
         return ONE
-    requests = _with_costs([request for request, _ in made], args.cost, problems)
-    return WeightedRequests(tuple(requests), tuple(share for _, share in made))
+    _set_costs(made, args.cost, problems)
+    return WeightedRequests(tuple(made), tuple(share for _, _, share in known))
 
 
-def _bytes(path: str) -> bytes | None:
-    return Path(path).read_bytes()
-
-
-def _body_of(args: argparse.Namespace, method: str, body: bytes | None) -> bytes | None:
-    """Return the given body, unless it is meant for other routes."""
-    return None if args.route and method in WITHOUT_BODY else body
+def _body(args: argparse.Namespace, problems: ProblemList) -> bytes | None:
+    if args.body is not None and args.body_file is not None:
+        problems.add("--body-file", "use either --body or --body-file")
+    if args.body is not None:
+        return str(args.body).encode()
+    if args.body_file is None:
+        return None
+    return problems.make("--body-file", Path(args.body_file).read_bytes, None)
 
 
 def _request(method: str, target: str, body: bytes | None) -> PlannedRequest:
@@ -142,7 +128,7 @@ def _request(method: str, target: str, body: bytes | None) -> PlannedRequest:
     return PlannedRequest(method=method, target=target, body=body, headers=JSON if body else ())
 
 
-def _route(text: str, method: str) -> tuple[str, str, float] | None:
+def _route(text: str, method: str) -> tuple[str, str, float]:
     """Read ``POST /v1/x=70``, ``/v1/x=70`` or ``/v1/x``; after a query with values the share is required."""
     last = text.partition("?")[2].rpartition("&")[2]
     if "=" in text.partition("?")[2] and last.count("=") < 2:
@@ -154,41 +140,31 @@ def _route(text: str, method: str) -> tuple[str, str, float] | None:
     return (parts[0] if len(parts) == 2 else method), parts[-1], above_zero(share if equals else "1")
 
 
-def above_zero(text: str) -> float:
-    """A finite number above 0.
-
-    Raises:
-        TrafficError: another number, or none.
-    """
-    value = parse_number(text)
-    if not 0.0 < value < float("inf"):
-        raise TrafficError(f"{text!r} must be a finite number above 0")
-    return value
-
-
-def _with_costs(
-    requests: Sequence[PlannedRequest], costs: Iterable[str], problems: ProblemList
-) -> list[PlannedRequest]:
-    """Return the requests with their costs: one for all, or by route."""
-    requests_with_costs = list(requests)
+def _set_costs(requests: list[PlannedRequest], costs: Iterable[str], problems: ProblemList) -> None:
+    """Set the costs of the requests: one for all, or by route."""
     for text in costs:
         place, _, cost = text.rpartition("=")
-        units = problems.read("--cost", above_zero, cost, 1.0)
+        units = problems.make("--cost", partial(above_zero, cost), 1.0)
         parts = place.split()
         method = parts[0] if len(parts) == 2 else None
         matching = [
             index
-            for index, request in enumerate(requests_with_costs)
+            for index, request in enumerate(requests)
             if not parts or (request.target == parts[-1] and method in (None, request.method))
         ]
         if not matching:
             problems.add("--cost", f"there is no route {place!r}")
         for index in matching:
-            requests_with_costs[index] = replace(requests_with_costs[index], cost=units)
-    return requests_with_costs
+            requests[index] = replace(requests[index], cost=units)
 
 
-def _file(path: str) -> WeightedRequests:
+def read_file(path: str) -> WeightedRequests:
+    """Read the requests of a file, JSON lines or TOML.
+
+    Raises:
+        TrafficError: with the problems of all requests.
+        OSError: the file cannot be read.
+    """
     raw = Path(path).read_text("utf-8")
     rows = _toml(raw) if path.endswith(".toml") else _lines(raw)
     parsed: list[tuple[PlannedRequest, float]] = []
@@ -203,7 +179,7 @@ def _file(path: str) -> WeightedRequests:
     return WeightedRequests(tuple(request for request, _ in parsed), tuple(share for _, share in parsed))
 
 
-def _toml(raw: str) -> list[tuple[str, object]]:
+def _toml(raw: str) -> Sequence[tuple[str, object]]:
     try:
         document = tomllib.loads(raw)
     except tomllib.TOMLDecodeError as error:
@@ -214,15 +190,15 @@ def _toml(raw: str) -> list[tuple[str, object]]:
     return [(f"request {count}", row) for count, row in enumerate(rows, 1)]
 
 
-def _lines(raw: str) -> list[tuple[str, object]]:
-    rows: list[tuple[str, object]] = []
-    for count, line in enumerate(raw.split("\n"), 1):
-        if line.strip():
-            try:
-                rows.append((f"line {count}", json.loads(line)))
-            except (ValueError, RecursionError):
-                rows.append((f"line {count}", None))
-    return rows
+def _lines(raw: str) -> Sequence[tuple[str, object]]:
+    return [(f"line {count}", _json(line)) for count, line in enumerate(raw.split("\n"), 1) if line.strip()]
+
+
+def _json(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _row(row: object) -> tuple[PlannedRequest, float]:
@@ -233,7 +209,9 @@ def _row(row: object) -> tuple[PlannedRequest, float]:
     if unknown:
         raise TrafficError(f"unknown {', '.join(unknown)}: known are {', '.join(FIELDS)}")
     method, target, name = _text(row, "method", "POST"), _text(row, "target", "/"), _text(row, "name", "")
-    body = _body(row["body"]) if "body" in row else b"" if method in WITHOUT_BODY else BODY
+    body = b"" if method in WITHOUT_BODY else BODY
+    if "body" in row:  # a text is sent as it is, anything else as JSON
+        body = (row["body"] if isinstance(row["body"], str) else json.dumps(row["body"])).encode()
     headers = _headers(row["headers"]) if "headers" in row else JSON if body else ()
     if not target.startswith("/"):
         raise TrafficError(f"target {target!r} does not begin with a slash")
@@ -252,14 +230,10 @@ def _text(row: Mapping[str, Any], field: str, other: str) -> str:
 
 def _number(row: Mapping[str, Any], field: str) -> float:
     value = row.get(field, 1.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= MAX_NUMBER:
+    # JSON and TOML allow whole numbers that no float can hold.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise TrafficError(f"{field} is not a finite number above 0")
     return float(value)
-
-
-def _body(value: object) -> bytes:
-    """Encode a text as it is, anything else as JSON."""
-    return (value if isinstance(value, str) else json.dumps(value)).encode()
 
 
 def _headers(value: object) -> tuple[tuple[str, str], ...]:

@@ -1,1 +1,0 @@
-"""Load-test commands: ``load``, ``replay`` and ``record``."""

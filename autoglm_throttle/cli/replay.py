@@ -1,0 +1,226 @@
+"""``replay``: sends recorded traffic to a service, and compares its outcome with the recording."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from autoglm_throttle.cli.load_options import (
+    Option,
+    OptionGroups,
+    ProblemList,
+    above_zero,
+    add_options,
+    option_words,
+    parse_options,
+    run_command,
+    time_s,
+    whole_number,
+)
+from autoglm_throttle.cli.output import EXIT_OK, write
+from autoglm_throttle.cli.run import check_probes, defer_signals, preview, run_info, run_load, write_report
+from autoglm_throttle.cli.run_options import RUN_GROUPS, RunOptions, read_run
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan import format_plan, parse_duration, parse_number
+from autoglm_throttle.traffic.replay import (
+    Fill,
+    Replay,
+    ReplayOptions,
+    Selection,
+    compare_results,
+    comparison_lines,
+    is_above,
+    open_replay,
+)
+from autoglm_throttle.traffic.report import ReplayInfo, make
+from autoglm_throttle.traffic.report.schema import KIND, ObjectiveResult
+from autoglm_throttle.traffic.result import Result
+
+EXAMPLES: Final = """\
+examples:
+  autoglm-throttle replay traffic.jsonl http://127.0.0.1:8000
+  autoglm-throttle replay traffic.jsonl.gz http://127.0.0.1:8000 --speed 10 --max-gap 5s --fill \\
+      --identity-header x-api-key --check 1% --html report.html
+  autoglm-throttle replay traffic.jsonl http://127.0.0.1:8000 --rate 500 --loop forever --duration 10m
+
+exit status:
+  0    all objectives hold; without objectives, a request succeeded
+  1    an objective or --check failed; without objectives, no request succeeded or the service went down
+  2    the run could not start, or a file could not be written
+  3    the run is not valid: the generator or the machine was too slow
+  130  stopped by Ctrl-C; the report is written
+"""
+
+
+START_BYTES: Final = 4096
+"""Bytes of a file inspected to detect its kind."""
+
+OTHER_FILE_KINDS: Final = {
+    rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report, not a recording: see load compare",
+}
+"""Files easily mistaken for a recording: pattern of their start -> error message."""
+
+
+def _loops(text: str) -> int | None:
+    return None if text == "forever" else whole_number(1)(text)
+
+
+def share(text: str) -> float:
+    """Parse a share such as 0.1 or 10%."""
+    value = parse_number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    if not 0.0 <= value <= 1.0:
+        raise TrafficError(f"{text!r} is not a share, such as 0.1 or 10%")
+    return value
+
+
+PLAYBACK: Final = (
+    Option("--speed", "X", "speed factor (default: 1)", above_zero, 1.0),
+    Option("--rate", "R", "mean rate of the replay in requests/s, instead of --speed", above_zero),
+    Option("--loop", "N|forever", "number of repetitions; forever needs --duration (default: 1)", _loops, 1),
+    Option(
+        "--duration", "TIME", "longest duration of the replay (default: until the last loop ends)", time_s
+    ),
+    Option("--max-gap", "TIME", "shorten longer gaps of the recording to this (default: none)", time_s),
+    Option(
+        "--sample",
+        "SHARE",
+        "share of the clients to replay, each with all its requests, such as 10%% (default: all)",
+        share,
+        1.0,
+    ),
+    Option("--from", "TIME", "skip requests recorded earlier", parse_duration),
+    Option("--to", "TIME", "skip requests recorded from this time on", parse_duration),
+    Option("--body", "FILE", "body to use where none was recorded", lambda name: Path(name).read_bytes()),
+    Option("--fill", None, "use spaces of the recorded length instead"),
+    Option("--decided", None, "send the priority that the throttle assigned even if the request named none"),
+    Option(
+        "--check",
+        "SHARE",
+        "exit with 1 if the outcome of more requests than this differs from the recording",
+        share,
+    ),
+)
+
+GROUPS: Final[OptionGroups] = {"selection and speed": PLAYBACK, **RUN_GROUPS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayArguments:
+    """Parsed arguments of ``replay``."""
+
+    path: Path
+    selection: Selection
+    fill: Fill
+    decided: bool
+    limit: float | None
+    """Share of the requests that may end otherwise; None: any."""
+    playback_text: str
+    """File and playback options as text."""
+    run: RunOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.usage = "autoglm-throttle replay FILE URL [options]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    parser.add_argument("file", metavar="FILE", help="a recording, a .gor file, or a CSV of token numbers")
+    parser.add_argument(
+        "url", metavar="URL", help="URL of the service; its path is prefixed to the recorded paths"
+    )
+    add_options(parser, GROUPS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play a recording; return the status of ``load``, or 1 if more outcomes differ than ``--check``."""
+    return run_command("replay", lambda: _run(read_arguments(args)))
+
+
+def read_arguments(args: argparse.Namespace) -> ReplayArguments:
+    """Read a command line.
+
+    Raises:
+        UsageError: with every problem that is visible before anything is sent.
+    """
+    problems = ProblemList()
+    values = parse_options(args, {"": PLAYBACK}, problems)
+    arguments = ReplayArguments(
+        path=problems.make("FILE", lambda: _existing(args.file), Path()),
+        selection=problems.make("selection", lambda: _selection(values), Selection()),
+        fill=problems.make("--fill", lambda: Fill(values.body, spaces=args.fill), Fill()),
+        decided=args.decided,
+        limit=values.check,
+        playback_text=" ".join([args.file, *option_words(args, PLAYBACK)]),
+        run=read_run(args, ["replay", args.file, args.url], GROUPS, args.url, problems),
+    )
+    problems.raise_if_any()
+    return arguments
+
+
+def _selection(values: argparse.Namespace) -> Selection:
+    return Selection(
+        speed=values.speed,
+        rate_rps=values.rate,
+        loops=values.loop,
+        duration_s=values.duration,
+        max_gap_s=values.max_gap,
+        sample=values.sample,
+        from_s=getattr(values, "from"),
+        to_s=values.to,
+    )
+
+
+def _existing(name: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise TrafficError(f"there is no file {name}")
+    with path.open("rb") as file:
+        start = file.read(START_BYTES).decode("utf-8", "replace")
+    for mark, problem in OTHER_FILE_KINDS.items():
+        if re.search(mark, start):
+            raise TrafficError(f"{name} {problem}")
+    return path
+
+
+def _run(arguments: ReplayArguments) -> int:
+    options = arguments.run
+    replay_options = ReplayOptions(
+        bodies=arguments.fill, priority_header=options.target.priority_header, decided=arguments.decided
+    )
+    played = open_replay(arguments.path, arguments.selection, replay_options)
+    sys.stderr.writelines(f"{arguments.path}: {note}\n" for note in played.notes)
+    options.objectives.check(played.load.plan.names)
+    if options.dry_run:
+        header = preview(options, len(played.load.clients or "1"))
+        write("\n".join([*header, "", *format_plan(played.load.plan)]))
+        return EXIT_OK
+    check_probes(options)
+    with defer_signals() as signal_guard:
+        return _report(arguments, played, run_load(played.load, options, signal_guard))
+
+
+def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
+    """Write the report and the comparison with the recording; return the exit status."""
+    comparison = compare_results(played, result)
+    known = run_info(arguments.run, arguments.playback_text, result.run_cost.loop)
+    objectives = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
+    report = make(result, replace(known, arrivals="recorded", replay=ReplayInfo(comparison, objectives)))
+    more = ["the file contains no responses to compare with"]
+    if comparison:
+        more = comparison_lines(comparison)
+    return write_report(report, arguments.run, ["", *more])
+
+
+def _checked(limit: float, comparison: Mapping[str, Any] | None) -> ObjectiveResult:
+    """Return the objective of ``--check``; it fails for a file without recorded responses."""
+    return {
+        "term": f"--check {limit:.2%}",
+        "value": None if comparison is None else comparison["differ"]["ratio"],
+        "unit": "ratio",
+        "holds": comparison is not None and not is_above(comparison, limit),
+    }
