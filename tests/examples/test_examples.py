@@ -5,6 +5,7 @@ import asyncio
 import shlex
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -60,21 +61,25 @@ async def test_the_inference_service_answers_limits_and_explains() -> None:
         assert "429" not in schema["paths"]["/ready"]["get"]["responses"]
 
 
-async def test_llm_service_holds_a_slot_until_the_last_token() -> None:
+async def test_llm_service_holds_a_slot_until_the_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
     example = loaded("llm_service")
     throttle = throttle_for_tests(policy="adaptive", inflight_max=1, **example.SETTINGS)
+    words, may_speak = example.words, anyio.Event()
+
+    async def held_words(prompt: Any) -> AsyncIterator[str]:
+        await may_speak.wait()  # on a slow machine both answers could end before the load is read
+        async for word in words(prompt):
+            yield word
+
+    monkeypatch.setattr(example, "words", held_words)
     async with client(example.create_app(throttle)) as caller:
         first, second = (asyncio.create_task(caller.post("/v1/chat", json={"prompt": "a"})) for _ in "ab")
         with anyio.fail_after(60.0):
-            while (
-                True
-            ):  # tasks that yield are not blocked, so there is nothing to wait for but the line itself
-                await anyio.wait_all_tasks_blocked()
-                load = (await caller.get("/load")).json()
-                if load["waiting"]:
-                    break
+            while (load := (await caller.get("/load")).json())["waiting"] == 0:
+                await anyio.lowlevel.checkpoint()
         assert (load["in_flight"], load["limit"], load["waiting"]) == (1, 1, 1)
         assert not first.done()
+        may_speak.set()
         for answer in await asyncio.gather(first, second):
             assert answer.text.count("word") == 8
         assert (await caller.get("/load")).json()["in_flight"] == 0
