@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import LoadPlan
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.types import Priority
 
 REJECTIONS = (

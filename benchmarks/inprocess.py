@@ -18,7 +18,7 @@ from autoglm_throttle.testing.simulated import BatchSpec, SimulatedGpu, Simulate
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from benchmarks import harness
 from benchmarks.shared.bars import Bar
 

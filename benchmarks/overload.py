@@ -25,7 +25,7 @@ from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, Ta
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
 from benchmarks import harness
 from benchmarks.goodput import GoodputObserver
@@ -163,7 +163,7 @@ def figures(done: Run, capacity: float, *, instant: bool) -> dict[str, Any]:
         "server_cpu": done.server_cpu,
         "client_cpu": done.client_cpu,
         "lag_p99_s": _lag(done.result).percentile(0.99),
-        "reasons": dict(done.result.summary.total().reasons.most_common()),
+        "reasons": dict(done.result.total().reasons.most_common()),
     }
 
 

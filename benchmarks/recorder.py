@@ -143,7 +143,7 @@ def share_answered(row: str, micros: dict[str, list[float]]) -> float:
             before = cpu_s(port)
             options = ClientOptions(connections=64, timeout_s=2.0, drain_s=2.0)
             result = asyncio.run(OpenLoopSender(load, TargetUrl(port=port), options).run())
-            answered = sum(one.admitted for one in result.summary.tallies.values())
+            answered = sum(one.admitted for one in result.tallies.values())
             micros.setdefault(row, []).append((cpu_s(port) - before) / max(1, answered) * 1e6)
         if ROWS[row]:
             _account(Path(folder) / ROWS[row], answered)

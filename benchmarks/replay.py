@@ -26,10 +26,9 @@ from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import PriorityMix
 from autoglm_throttle.traffic.replay import ReplayOptions, Selection, open_replay
-from autoglm_throttle.traffic.request_log import UNSENT, RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.traffic.trace import HEADER
 from benchmarks import harness
 from benchmarks.replayed import CONNECTIONS, throttled

@@ -94,7 +94,7 @@ def micros_each(row: str, redis_url: str) -> float:
         before = cpu_s(port)
         result = asyncio.run(OpenLoopSender(load, TargetUrl(port=port), options).run())
         spent = cpu_s(port) - before
-    answered = sum(row.admitted for row in result.summary.tallies.values())
+    answered = sum(row.admitted for row in result.tallies.values())
     if answered != len(made):
         raise RuntimeError(f"{row}: {answered} of {len(made)} requests were answered")
     return spent / answered * 1e6

@@ -39,7 +39,7 @@ from autoglm_throttle.traffic.replay import (
 )
 from autoglm_throttle.traffic.report import ReplayInfo, make
 from autoglm_throttle.traffic.report.schema import KIND, ObjectiveResult
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 
 EXAMPLES: Final = """\
 examples:

@@ -29,7 +29,7 @@ from autoglm_throttle.traffic.report import Document, ProgressLine, RunInfo, dum
 from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.report.schema import About
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import GpuProvider, GpuSample
 from autoglm_throttle.version import __version__
 

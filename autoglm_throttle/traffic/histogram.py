@@ -21,12 +21,7 @@ _MASKS = [-1 << max(0, length - DIGITS) for length in range(64)]
 
 
 def rank(share: float, count: int) -> int:
-    """Return the nearest rank, from 1, of the percentile ``share`` among ``count`` rising values.
-
-    Args:
-        share: 0..1.
-        count: at least 1.
-    """
+    """Return the nearest rank, from 1, of the percentile ``share`` (0..1) among ``count`` rising values."""
     # As written: 0.07 of 100 is 7, though the binary product is above 7.
     parts, whole = Decimal(repr(share)).as_integer_ratio()
     return max(1, -(-parts * count // whole))
@@ -44,17 +39,13 @@ class Histogram:
 
     def record(self, duration_s: float) -> None:
         """Count one duration in seconds; a negative one counts as 0."""
-        micros = int(duration_s * 1e6) if duration_s > 0.0 else 0
-        self._sum_us += micros
-        self._counts[micros & _MASKS[micros.bit_length()]] += 1
-        if duration_s > self._largest_s:
-            self._largest_s = duration_s
+        self.record_all((duration_s,))
 
     def record_all(self, durations_s: Sequence[float]) -> None:
-        """Count a batch of durations in seconds, each as `record` does; about a third of the cost.
+        """Count durations in seconds; a negative one counts as 0, and NaN, which means unknown, is left out.
 
         Args:
-            durations_s: each below 2**63 us; NaN, which means unknown, is left out.
+            durations_s: each below 2**63 us.
         """
         if math.isnan(sum(durations_s)):  # one NaN makes the sum NaN: cheaper than a test of each value
             durations_s = [duration_s for duration_s in durations_s if not math.isnan(duration_s)]
@@ -69,7 +60,7 @@ class Histogram:
         longest_s = max(durations_s)
         self._largest_s = max(self._largest_s, longest_s)
 
-    def merge(self, other: Histogram) -> None:
+    def update(self, other: Histogram) -> None:
         """Add the counts of another histogram."""
         self._counts.update(other._counts)
         self._largest_s = max(self._largest_s, other._largest_s)
@@ -91,10 +82,7 @@ class Histogram:
         return self._sum_us / self.count / 1e6 if self._counts else None
 
     def percentile(self, share: float) -> float | None:
-        """Return the duration in seconds that at least ``share`` of the recorded ones did not exceed.
-
-        Args:
-            share: 0..1, such as 0.95.
+        """Return the duration in seconds that at least ``share`` (0..1) of the recorded ones did not exceed.
 
         Returns:
             At least the true value, at most 1/128 and one microsecond above it; None without any record.
@@ -107,13 +95,9 @@ class Histogram:
         if not rising:
             return [None for _ in shares]
         cumulative = list(accumulate(count for _, count in rising))
-        return [
-            self._edge_s(rising[bisect_left(cumulative, rank(share, cumulative[-1]))][0]) for share in shares
-        ]
-
-    def _edge_s(self, edge: int) -> float:
-        width = 1 << max(0, edge.bit_length() - DIGITS)
-        return min((edge + width) / 1e6, self._largest_s)
+        edges = [rising[bisect_left(cumulative, rank(share, cumulative[-1]))][0] for share in shares]
+        widths = [1 << max(0, edge.bit_length() - DIGITS) for edge in edges]
+        return [min((edge + width) / 1e6, self._largest_s) for edge, width in zip(edges, widths, strict=True)]
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return lower bucket edges in microseconds with their counts, rising."""
@@ -124,7 +108,7 @@ class Histogram:
         """Merge several histograms into a new one."""
         whole = cls()
         for part in parts:
-            whole.merge(part)
+            whole.update(part)
         return whole
 
     @classmethod

@@ -1,27 +1,108 @@
-"""The request log of a run: one entry per planned request, written once, at its end.
+"""The request log of a run: one result per planned request, written once, when the request ends.
 
-Recording a result is a few stores into arrays. Tallies, histograms and curves are computed after the run,
-from the plan and this log alone. A run in process and one over HTTP are therefore evaluated alike.
+Recording a result is a few stores into arrays. Tallies, curves and reports are computed after the run, from
+the plan and the log alone. A run in process and one over HTTP are therefore evaluated alike.
 """
 
 from __future__ import annotations
 
+import json
 from array import array
+from enum import IntEnum
 from math import nan
 
-from autoglm_throttle.traffic.request_result import RequestResult
+OPEN, UNSENT = 255, 254
+"""In `RequestLog.results`: not ended yet, and skipped because the run was stopped."""
 
-OPEN = 255
-"""In ``results``: not ended yet."""
+REJECTION_BYTES = 64 << 10
+"""Bytes of a rejection's body that are stored to parse its reason."""
 
-UNSENT = 254
-"""In ``results``: skipped because the run was stopped."""
+REASON_CHARS = 64
+"""A longer reason is truncated: it is a label of a table."""
 
-MOST_REASONS = 1000
-"""Bound on distinct reasons. A service has some dozen; numbers or names in them must not fill the report."""
+MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
+"""Bound on distinct reasons, and the name of all others: numbers in reasons must not fill the report."""
 
-OTHER_REASONS = "other reasons"
-"""Replaces reasons above `MOST_REASONS`."""
+
+class RequestResult(IntEnum):
+    """Result of one planned request; each request ends in exactly one of them."""
+
+    OK = 0
+    """2xx or 3xx."""
+    DEGRADED = 1
+    """2xx with ``X-Degraded``: answered by a fallback."""
+    LIMITED = 2
+    """429: the caller's own limit."""
+    SHED = 3
+    """503 with Retry-After: load shedding."""
+    CLIENT_ERROR = 4
+    """Any other 4xx."""
+    SERVER_ERROR = 5
+    """Any other 5xx, also 503 without Retry-After."""
+    CONNECTION = 6
+    """The connection closed before the response was complete."""
+    TIMEOUT = 7
+    """No complete response within the timeout, counted from the intended start."""
+    MALFORMED = 8
+    """Bytes that are no HTTP/1.1 response, or a response longer than the limit."""
+    UNANSWERED = 9
+    """Still open at the end of the drain."""
+    DROPPED = 10
+    """Never sent: too many were in flight."""
+
+    @property
+    def label(self) -> str:
+        """The lower-case name, as used in reports."""
+        return self._name_.lower()
+
+    @property
+    def served(self) -> bool:
+        """Whether the work was done."""
+        return self <= RequestResult.DEGRADED
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the request got 429, or 503 with Retry-After: a response, and no error."""
+        return RequestResult.LIMITED <= self <= RequestResult.SHED
+
+    @property
+    def failed(self) -> bool:
+        """Whether the request failed, with or without a response."""
+        return self >= RequestResult.CLIENT_ERROR
+
+
+def classify_response(status: int, *, retry_after: bool, degraded: bool) -> RequestResult:
+    """Classify a complete response.
+
+    Args:
+        status: HTTP status, 200 or more.
+        retry_after: whether the response has a Retry-After field.
+        degraded: whether the response has an X-Degraded field.
+    """
+    if status < 400:
+        return RequestResult.DEGRADED if degraded and status < 300 else RequestResult.OK
+    if status == 429:
+        return RequestResult.LIMITED
+    if status < 500:
+        return RequestResult.CLIENT_ERROR
+    return RequestResult.SHED if status == 503 and retry_after else RequestResult.SERVER_ERROR
+
+
+def parse_retry_after(retry_after: bytes | None) -> float | None:
+    """Return the wait in Retry-After, if it is a plain number of seconds."""
+    if retry_after is None or not retry_after.isdigit() or len(retry_after) > 9:
+        return None
+    return float(retry_after)
+
+
+def parse_reason(body: bytes) -> str:
+    """Return the ``reason`` of a problem document (RFC 9457), or an empty text."""
+    try:
+        problem = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    reason_text = problem.get("reason") if isinstance(problem, dict) else None
+    return reason_text[:REASON_CHARS] if isinstance(reason_text, str) else ""
 
 
 class RequestLog:
@@ -32,19 +113,6 @@ class RequestLog:
     Args:
         count: requests of the plan; a closed loop begins with 0 and adds them one by one.
     """
-
-    __slots__ = (
-        "_reason_numbers",
-        "first_byte_s",
-        "lag_s",
-        "promised_s",
-        "reason_texts",
-        "reasons",
-        "response_s",
-        "results",
-        "service_s",
-        "statuses",
-    )
 
     def __init__(self, count: int = 0) -> None:
         self.results: bytearray = bytearray([OPEN]) * count
@@ -101,20 +169,16 @@ class RequestLog:
         self.results[index] = UNSENT
 
     def record_rejection(self, index: int, reason: str, promised_s: float | None) -> None:
-        """Record the reason and the Retry-After of a rejection."""
+        """Record the reason and the Retry-After of a rejection; new reasons above the bound are "other"."""
         number = self._reason_numbers.get(reason)
-        self.reasons[index] = self._reason_number(reason) if number is None else number
+        if number is None:
+            reason = reason if len(self.reason_texts) < MOST_REASONS else OTHER_REASONS
+            number = self._reason_numbers.setdefault(reason, len(self.reason_texts))
+            if number == len(self.reason_texts):
+                self.reason_texts.append(reason)
+        self.reasons[index] = number
         if promised_s is not None:
             self.promised_s[index] = promised_s
-
-    def _reason_number(self, reason: str) -> int:
-        """Return the index of a new reason; above `MOST_REASONS` that of `OTHER_REASONS`."""
-        if len(self.reason_texts) >= MOST_REASONS:
-            reason = OTHER_REASONS
-        number = self._reason_numbers.setdefault(reason, len(self.reason_texts))
-        if number == len(self.reason_texts):
-            self.reason_texts.append(reason)
-        return number
 
     def is_closed(self, index: int) -> bool:
         """Whether this request has ended."""

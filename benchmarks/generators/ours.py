@@ -35,7 +35,7 @@ def send(port: int, seconds: float, *, paced: bool) -> dict[str, Any]:
         make_plan(LoadShape.parse(f"fixed:{rate_rps}:{seconds}"), Arrivals.UNIFORM, PriorityMix())
     )
     result = launch(load, TargetUrl(port=port), options)
-    total, lag = result.summary.total(), Histogram()
+    total, lag = result.total(), Histogram()
     for late_s in result.request_log.lag_s:
         if not isnan(late_s):
             lag.record(late_s)

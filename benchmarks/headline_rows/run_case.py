@@ -12,7 +12,7 @@ from autoglm_throttle.traffic.report import control
 from autoglm_throttle.traffic.report.document import make
 from autoglm_throttle.traffic.report.run_info import RunInfo
 from autoglm_throttle.traffic.report.schema import Document, SegmentPart, TallyDocument
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.types import Priority
 from benchmarks.headline_rows.cases import CONNECTIONS, PATH, Case, Scale

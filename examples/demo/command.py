@@ -19,7 +19,7 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.plan import parse_duration
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Policy, Priority
 from examples.demo import report_page, scenario, screen, summary
 from examples.demo.process import DemoProcess
@@ -128,7 +128,7 @@ def demonstrate(load: Scenario, policy: Policy, store: DemoStore, report: Path) 
         problems = summary.problems(result, observer, phased=load.speed is None)
         stderr = child.stderr_tail() if problems else []
     sentences = summary.sentences(result, observer, store.name)
-    lines = ["", *screen.table(result.summary), "", *summary.REASON_MEANINGS, ""]
+    lines = ["", *screen.table(result), "", *summary.REASON_MEANINGS, ""]
     for sentence in sentences[1:]:
         lines += [sentence, ""]
     if result.balanced:

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoglm_throttle.traffic.report import Objectives, RunInfo, make
 from autoglm_throttle.traffic.report.page import render
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Policy, Priority
 from autoglm_throttle.version import __version__
 from examples.demo.scenario import PRIORITY_MIX, SLO_S, Scenario

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TextIO
 
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.summary import Summary, Tally
+from autoglm_throttle.traffic.request_log import RequestResult
+from autoglm_throttle.traffic.results import Result, Tally
 from autoglm_throttle.types import Policy, Priority
 
 TURN_S = 0.5
@@ -237,16 +237,16 @@ def seconds(duration_s: float | None) -> str:
 HEADINGS = ("phase", "priority", "sent", "admitted", "limited", "shed", "failed", "p95", "reasons")
 
 
-def table(summary: Summary) -> list[str]:
+def table(result: Result) -> list[str]:
     """Format the results by phase and priority, and their sum."""
     rows: list[tuple[str, ...]] = [HEADINGS]
-    for segment, name in enumerate(summary.segments):
+    for segment, name in enumerate(result.load.plan.names):
         rows += [
-            _cells(name, priority.label, summary.tallies[segment, priority])
+            _cells(name, priority.label, result.tallies[segment, priority])
             for priority in Priority
-            if summary.tallies[segment, priority].sent
+            if result.tallies[segment, priority].sent
         ]
-    rows.append(_cells("all", "", summary.total()))
+    rows.append(_cells("all", "", result.total()))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     return [_line(row, widths) for row in rows]
 
@@ -254,7 +254,7 @@ def table(summary: Summary) -> list[str]:
 def _cells(name: str, label: str, row: Tally) -> tuple[str, ...]:
     numbers = (row.sent, row.admitted, row.limited, row.shed, row.failed)
     reasons = ", ".join(f"{reason or 'not given'} {count}" for reason, count in row.reasons.most_common())
-    return (name, label, *map(str, numbers), seconds(row.latency.response.percentile(0.95)), reasons or "-")
+    return (name, label, *map(str, numbers), seconds(row.response.percentile(0.95)), reasons or "-")
 
 
 def _line(cells: Iterable[str], widths: Sequence[int]) -> str:

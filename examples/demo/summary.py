@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.summary import Tally
+from autoglm_throttle.traffic.request_log import RequestResult
+from autoglm_throttle.traffic.results import Result, Tally
 from autoglm_throttle.types import Priority
 from examples.demo import screen
 from examples.demo.scenario import OVERLOADED
@@ -67,10 +66,10 @@ def sentences(result: Result, observer: DemoObserver, store_name: str) -> list[s
 
 def sentence(result: Result, observer: DemoObserver) -> str:
     """Summarize the run in one sentence."""
-    total = result.summary.total()
+    total = result.total()
     rejected = total.limited + total.shed
-    high = Tally.of(row for (_, priority), row in result.summary.tallies.items() if priority is Priority.HIGH)
-    low = Tally.of(row for (_, priority), row in result.summary.tallies.items() if priority is Priority.LOW)
+    high = Tally.of(row for (_, priority), row in result.tallies.items() if priority is Priority.HIGH)
+    low = Tally.of(row for (_, priority), row in result.tallies.items() if priority is Priority.LOW)
     reductions = "never reduced the rates"
     if observer.reductions:
         times = _times(observer.reductions)
@@ -78,7 +77,7 @@ def sentence(result: Result, observer: DemoObserver) -> str:
     factors = ", ".join(f"x {step:g}" for step in sorted(observer.steps, reverse=True))
     tiers = f" (tier table {factors})" if factors else ""
     queue = f", and queued up to {observer.longest_queue} requests" if observer.longest_queue else ""
-    p95 = screen.seconds(total.latency.response.percentile(0.95))
+    p95 = screen.seconds(total.response.percentile(0.95))
     return (
         f"GPU utilization rose to {observer.peak_pct:.0f} %{tiers} and the throttle {reductions}{queue}:"
         f" of {total.sent} requests {total.admitted} were served, {rejected} were rejected,"
@@ -111,7 +110,7 @@ def downstream_sentence(state: dict[str, Any]) -> str:
 
 def problems(result: Result, observer: DemoObserver, *, phased: bool) -> list[str]:
     """List the problems of the run; empty if there are none."""
-    total = result.summary.total()
+    total = result.total()
     found = ["the process of the service ended"] if observer.has_exited else []
     if not result.balanced:
         found.append("the counts do not add up: a request was lost or counted twice")
@@ -140,8 +139,8 @@ def _downstream_problems(state: dict[str, Any] | None) -> list[str]:
 
 
 def _rejected(result: Result, name: str) -> int:
-    segment = result.summary.segments.index(name)
-    row = Tally.of(result.summary.tallies[segment, priority] for priority in Priority)
+    segment = result.load.plan.names.index(name)
+    row = Tally.of(result.tallies[segment, priority] for priority in Priority)
     return row.limited + row.shed
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult
 from autoglm_throttle.traffic.trace import load_azure_llm
 from benchmarks import replay
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult
+from autoglm_throttle.traffic.results import Result, RunCost
 from autoglm_throttle.types import Policy
 from examples.demo import report_page, scenario
 from examples.demo.command import check_writable

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic import request_log
 from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.results import Result, RunCost
 from autoglm_throttle.types import Policy, Priority
 from examples.demo import scenario, screen, summary
 from examples.demo.screen import PLAIN_TURNS, RECENT_TURNS, DemoCounts, DemoView, RecentCounts, outcome_of
@@ -363,9 +363,9 @@ def test_sentence_states_the_longest_queue() -> None:
 
 def test_the_table_shows_phases_priorities_and_reasons() -> None:
     result = played(ORDERLY)
-    segment = result.summary.segments.index("5x")
-    result.summary.tallies[segment, Priority.LOW].reasons.update({"gpu:overload": 3, "queue:slow": 4})
-    lines = screen.table(result.summary)
+    segment = result.load.plan.names.index("5x")
+    result.tallies[segment, Priority.LOW].reasons.update({"gpu:overload": 3, "queue:slow": 4})
+    lines = screen.table(result)
     assert lines[0].split() == [
         *("phase", "priority", "sent", "admitted", "limited", "shed", "failed", "p95", "reasons")
     ]

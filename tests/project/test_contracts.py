@@ -62,7 +62,7 @@ VIOLATIONS = [
     Violation("resilience.http.brotli", "", "http"),
     Violation("store.breakers.protocol", "store.breakers.sync_sender", "breakers"),
     Violation("store.breakers.etcd", "", "breakers"),
-    Violation("traffic.summary", "traffic.report", "traffic"),
+    Violation("traffic.results", "traffic.report", "traffic"),
     Violation("traffic.soap", "", "traffic"),
     Violation("control.tiers", "<time>", "pure"),
     Violation("gpu.aggregate", "<asyncio>", "pure"),

@@ -19,9 +19,9 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.generator.connection import Connection, ParserLibrary
 from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.request_result import RequestResult, classify_response
+from autoglm_throttle.traffic.request_log import RequestResult, classify_response
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
 
@@ -48,9 +48,7 @@ async def drive(
 
 def endings(result: Result) -> dict[RequestResult, int]:
     return {
-        ending: count
-        for ending, count in zip(RequestResult, result.summary.total().results, strict=True)
-        if count
+        ending: count for ending, count in zip(RequestResult, result.total().results, strict=True) if count
     }
 
 
@@ -231,12 +229,12 @@ async def test_rejection_reasons_and_retry_after_are_kept_by_priority() -> None:
             )
 
     result = await drive(serve, some(5, PriorityMix({Priority.LOW: 100.0})))
-    row = result.summary.tallies[0, Priority.LOW]
+    row = result.tallies[0, Priority.LOW]
     assert row.reasons == {"user": 1, "": 4}
-    assert row.limited == row.latency.rejection.count == 5
-    assert row.latency.promised.pairs() == [(6_979_584, 4)]
-    assert row.latency.response.count == row.failed == 0
-    assert result.summary.tallies[0, Priority.HIGH].sent == 0
+    assert row.limited == row.rejection.count == 5
+    assert row.promised.pairs() == [(6_979_584, 4)]
+    assert row.response.count == row.failed == 0
+    assert result.tallies[0, Priority.HIGH].sent == 0
 
 
 async def test_requests_carry_their_priority() -> None:
@@ -278,7 +276,7 @@ async def test_stop_skips_the_rest_and_waits_for_open_requests() -> None:
         target = TargetUrl(port=server.port)
         generator = OpenLoopSender(RequestSource(made), target, BRISK)
         result = await generator.run()
-    total = result.summary.total()
+    total = result.total()
     assert result.aborted
     assert result.balanced
     assert (total.planned, total.sent, total.admitted) == (600, 1, 1)
@@ -343,7 +341,7 @@ async def test_a_server_that_goes_away_and_comes_back_is_found_again() -> None:
     second = await asyncio.start_server(ScriptedServer(always(OK)).handle, "127.0.0.1", target.port)
     result = await running
     second.close()
-    assert result.summary.total().admitted >= 38
+    assert result.total().admitted >= 38
     assert result.balanced
 
 
@@ -493,4 +491,4 @@ async def test_stopped_before_the_start_nothing_is_sent() -> None:
         generator.stop()
         result = await generator.run()
     assert result.aborted
-    assert result.summary.total().unsent == 3
+    assert result.total().unsent == 3

@@ -12,7 +12,7 @@ import pytest
 
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from tests.traffic.scripted_server import OK, ScriptedServer, always, once, request
 from tests.traffic.test_generator import BRISK, drive, endings, silent, some

@@ -23,7 +23,7 @@ from autoglm_throttle.traffic.generator import (
     launch,
 )
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
 from tests.traffic.scripted_server import OK, always, beside, request
 
@@ -50,7 +50,7 @@ def test_one_process_sends_on_the_fastest_loop_there_is() -> None:
         result = launch(
             some(), TargetUrl(port=server.port), BRISK, observer=lambda *told: seen.append(told[0])
         )
-    assert result.summary.total().results[RequestResult.OK] == 40
+    assert result.total().results[RequestResult.OK] == 40
     assert result.run_cost.loop == "uvloop"
     assert sorted(seen) == list(range(40))
 
@@ -113,7 +113,7 @@ def test_stop_signal_ends_the_run_and_handlers_are_restored() -> None:
         result = launch(some("fixed:20:60"), TargetUrl(port=server.port), BRISK)
     assert result.aborted
     assert result.balanced
-    assert result.summary.total().unsent > 1000
+    assert result.total().unsent > 1000
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -145,7 +145,7 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print("before the start")
     else:
-        row = result.summary.total()
+        row = result.total()
         print(result.aborted, result.balanced, row.planned, row.unsent, row.results[0], row.results[9])
 """
 

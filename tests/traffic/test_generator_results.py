@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, reset
 
 WORDS = (
@@ -90,5 +90,5 @@ def test_every_request_ends_exactly_once(moves: Moves, options: ClientOptions) -
     result, seen, faults = asyncio.run(played(moves, options))
     assert faults == []
     assert result.balanced
-    assert sum(result.summary.total().results) == 25
+    assert sum(result.total().results) == 25
     assert seen == Counter(range(25))

@@ -15,9 +15,9 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl, TlsOptions
 from autoglm_throttle.traffic.generator.launch import run_on_loop
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, once, request
 
 CERTIFICATE = Path(__file__).with_name("tls") / "localhost.pem"
@@ -34,7 +34,7 @@ async def drive(serve: Serve, **tls: Any) -> Result:
 
 
 def served(result: Result) -> int:
-    return result.summary.total().results[RequestResult.OK]
+    return result.total().results[RequestResult.OK]
 
 
 async def test_a_trusted_certificate_is_taken() -> None:

@@ -16,9 +16,9 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, ClosedLoopSender, TargetUrl, UserSchedule
 from autoglm_throttle.traffic.generator.closed_loop import zipf_edges
 from autoglm_throttle.traffic.plan import PriorityMix, Users
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
 from tests.traffic.scripted_server import OK, ScriptedServer, Serve, always, request
 
@@ -103,7 +103,7 @@ async def test_users_wait_for_their_answers_and_think() -> None:
     plan, sheet = result.load.plan, result.request_log
     assert most <= 4
     assert result.run_cost.connections == 4
-    assert result.summary.total().results[RequestResult.OK] == len(plan)
+    assert result.total().results[RequestResult.OK] == len(plan)
     assert list(plan.offsets) == sorted(plan.offsets)
     assert plan.names == ("2 users", "4 users")
     assert plan.duration_s == pytest.approx(0.4)
@@ -145,7 +145,7 @@ async def test_stopped_users_send_no_more_requests() -> None:
         )
         result = await crew.run()
     assert result.aborted
-    assert result.summary.total().results[RequestResult.OK] == len(result.request_log) == 1
+    assert result.total().results[RequestResult.OK] == len(result.request_log) == 1
 
 
 async def test_users_go_on_after_errors() -> None:
@@ -153,7 +153,7 @@ async def test_users_go_on_after_errors() -> None:
         always(b"HTTP/1.1 500 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
         UserSchedule(Users(((2, 0.2),), think_s=0.01)),
     )
-    assert result.summary.total().results[RequestResult.SERVER_ERROR] == len(result.request_log) > 1
+    assert result.total().results[RequestResult.SERVER_ERROR] == len(result.request_log) > 1
 
 
 async def test_stopped_users_send_nothing_while_others_wait() -> None:
@@ -176,7 +176,7 @@ async def test_stopped_users_send_nothing_while_others_wait() -> None:
             UserSchedule(Users(((2, 60.0),), think_s=0.01)), TargetUrl(port=server.port), BRISK
         )
         result = await crew.run()
-    assert result.summary.total().results[RequestResult.OK] == len(result.request_log) == 2
+    assert result.total().results[RequestResult.OK] == len(result.request_log) == 2
 
 
 def test_users_ask_nothing_that_would_begin_after_the_end() -> None:

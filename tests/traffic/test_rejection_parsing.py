@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.rejection import REASON_CHARS, parse_reason, parse_retry_after
+from autoglm_throttle.traffic.request_log import REASON_CHARS, parse_reason, parse_retry_after
 
 
 @pytest.mark.parametrize(

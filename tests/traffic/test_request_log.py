@@ -6,8 +6,7 @@ from math import isnan
 
 import pytest
 
-from autoglm_throttle.traffic.request_log import MOST_REASONS, OTHER_REASONS, RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import MOST_REASONS, OTHER_REASONS, RequestLog, RequestResult
 
 
 def test_a_request_ends_once() -> None:

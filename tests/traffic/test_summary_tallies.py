@@ -9,12 +9,10 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 
-from autoglm_throttle.traffic import summary
+from autoglm_throttle.traffic import results
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.request_log import OPEN, UNSENT
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.summary import Latencies, RequestKind, Summary, Tally, TallyKey, tallies
+from autoglm_throttle.traffic.request_log import OPEN, UNSENT, RequestResult
+from autoglm_throttle.traffic.results import RequestKind, Result, Tally, TallyKey, tallies
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import REQUESTS, Sent, made, runs
 
@@ -45,13 +43,13 @@ def enter(row: Tally, result: Result, index: int, limit_s: float, cost: float) -
     if ending.served:
         row.cost_served += cost
         row.timely_answers.update([step] * (sheet.response_s[index] <= limit_s))
-        row.latency.response.record(sheet.response_s[index])
-        row.latency.service.record(sheet.service_s[index])
-        known(row.latency.first_byte, sheet.first_byte_s[index])
+        row.response.record(sheet.response_s[index])
+        row.service.record(sheet.service_s[index])
+        known(row.first_byte, sheet.first_byte_s[index])
     if ending.rejected:
         row.reasons[sheet.reason_texts[sheet.reasons[index]]] += 1
-        row.latency.rejection.record(sheet.response_s[index])
-        known(row.latency.promised, sheet.promised_s[index])
+        row.rejection.record(sheet.response_s[index])
+        known(row.promised, sheet.promised_s[index])
 
 
 def slowly(result: Result) -> dict[TallyKey, Tally]:
@@ -65,13 +63,11 @@ def slowly(result: Result) -> dict[TallyKey, Tally]:
     return found
 
 
-def plainly(row: Tally | Latencies) -> dict[str, object]:
+def plainly(row: Tally) -> dict[str, object]:
     told: dict[str, object] = {}
     for field in fields(row):
         value = getattr(row, field.name)
-        if isinstance(value, Latencies):
-            told[field.name] = plainly(value)
-        elif isinstance(value, Histogram):
+        if isinstance(value, Histogram):
             told[field.name] = (value.pairs(), value.max_s, value.mean_s)
         else:
             told[field.name] = value
@@ -90,7 +86,7 @@ def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
 def test_adding_up_in_blocks_is_adding_up_at_once(result: Result) -> None:
     at_once = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary, "BLOCK", 3)
+        patch.setattr(results, "BLOCK", 3)
         in_blocks = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
     assert {key: plainly(row) for key, row in in_blocks.items()} == {
         key: plainly(row) for key, row in at_once.items()
@@ -99,32 +95,31 @@ def test_adding_up_in_blocks_is_adding_up_at_once(result: Result) -> None:
 
 @given(runs)
 def test_every_planned_request_is_in_exactly_one_place(result: Result) -> None:
-    total = Summary(result.load.plan, result.request_log).total()
+    total = result.total()
     assert total.planned == len(result.load.plan)
-    assert total.balanced
+    assert total.sent == sum(total.results)
     assert total.sent == total.admitted + total.limited + total.shed + total.failed
     assert total.answered == total.statuses.total()
-    assert total.latency.response.count == total.latency.service.count == total.admitted == total.timely
-    assert total.latency.rejection.count == total.limited + total.shed == total.reasons.total()
+    assert total.response.count == total.service.count == total.admitted == total.timely
+    assert total.rejection.count == total.limited + total.shed == total.reasons.total()
 
 
 @given(runs)
 def test_summary_has_a_row_for_every_segment_and_priority(result: Result) -> None:
-    told = result.summary
-    assert set(told.tallies) == {(segment, priority) for segment in (0, 1) for priority in Priority}
-    assert {key: row.planned for key, row in told.tallies.items()} == result.load.plan.planned()
+    assert set(result.tallies) == {(segment, priority) for segment in (0, 1) for priority in Priority}
+    assert {key: row.planned for key, row in result.tallies.items()} == result.load.plan.planned()
 
 
 def test_open_request_is_only_counted_as_planned() -> None:
     result = made([Sent(), Sent()])
     result.request_log.results[1] = OPEN
-    total = result.summary.total()
+    total = result.total()
     assert (total.planned, total.unsent, total.admitted) == (2, 0, 1)
-    assert not total.balanced
+    assert total.sent != sum(total.results)
 
 
 def test_an_empty_plan_has_empty_rows() -> None:
-    assert plainly(made([]).summary.total()) == plainly(Tally())
+    assert plainly(made([]).total()) == plainly(Tally())
 
 
 @pytest.mark.parametrize(("response_s", "timely"), [(1.0, 1), (1.001, 0)])

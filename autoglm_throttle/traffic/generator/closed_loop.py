@@ -19,7 +19,7 @@ from autoglm_throttle.traffic.generator.target import TargetUrl, builder
 from autoglm_throttle.traffic.plan import LoadPlan, PriorityMix, Users
 from autoglm_throttle.traffic.request_log import RequestLog
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.results import Result, RunCost
 
 
 @dataclass(frozen=True, slots=True)

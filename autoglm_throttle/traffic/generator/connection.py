@@ -13,8 +13,7 @@ from typing import Any, Protocol, cast
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.rejection import REJECTION_BYTES
-from autoglm_throttle.traffic.request_result import RequestResult, classify_response
+from autoglm_throttle.traffic.request_log import REJECTION_BYTES, RequestResult, classify_response
 
 BODY_BYTES = 64 << 20
 """A longer response is malformed: no service under test sends that intentionally."""

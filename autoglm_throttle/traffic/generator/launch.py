@@ -15,7 +15,7 @@ from autoglm_throttle.traffic.generator.connection_pool import ClientOptions
 from autoglm_throttle.traffic.generator.sender import Observer, OpenLoopSender, ProgressCallback, Sender
 from autoglm_throttle.traffic.generator.target import TargetUrl
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """The first signal stops the sending, the second one the run; both leave a result."""

@@ -20,11 +20,9 @@ from time import monotonic
 from autoglm_throttle.traffic.generator.connection import IDLE, Connection, ParserLibrary
 from autoglm_throttle.traffic.generator.connection_pool import GRACE_S, ClientOptions, ConnectionPool
 from autoglm_throttle.traffic.generator.target import TargetUrl, encoder
-from autoglm_throttle.traffic.rejection import parse_reason, parse_retry_after
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult, parse_reason, parse_retry_after
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.results import Result, RunCost
 
 TICK_S = 0.001
 """As in wrk2: finer than any latency that matters, and leaves the core free for the work."""

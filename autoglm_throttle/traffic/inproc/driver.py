@@ -19,11 +19,9 @@ from autoglm_throttle.traffic.inproc.exchange import AsgiExchange
 from autoglm_throttle.traffic.inproc.lifespan import Lifespan
 from autoglm_throttle.traffic.inproc.loop import VirtualLoop, VirtualTimeError
 from autoglm_throttle.traffic.inproc.scopes import Scopes
-from autoglm_throttle.traffic.rejection import parse_reason, parse_retry_after
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult, parse_reason, parse_retry_after
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.results import Result, RunCost
 
 logger: logging.Logger = logging.getLogger(__name__)
 

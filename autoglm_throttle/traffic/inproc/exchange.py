@@ -7,8 +7,7 @@ from typing import Protocol
 
 from starlette.types import Message
 
-from autoglm_throttle.traffic.rejection import REJECTION_BYTES
-from autoglm_throttle.traffic.request_result import RequestResult, classify_response
+from autoglm_throttle.traffic.request_log import REJECTION_BYTES, RequestResult, classify_response
 
 BODILESS = (204, 304)
 """Statuses without a body, regardless of the stated length."""

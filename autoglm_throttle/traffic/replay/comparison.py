@@ -10,9 +10,8 @@ from typing import Any
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.replay.prepare import DECISIONS, Replay, ReplayIndex, client_outcome
-from autoglm_throttle.traffic.request_log import OPEN, UNSENT, RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.request_log import OPEN, UNSENT, RequestLog, RequestResult
+from autoglm_throttle.traffic.results import Result
 
 SECONDS = 20
 """Number of listed seconds, those with the most differences."""

@@ -24,8 +24,7 @@ from autoglm_throttle.traffic.report.tally import tally
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
 from autoglm_throttle.traffic.request_log import UNSENT
-from autoglm_throttle.traffic.result import Result
-from autoglm_throttle.traffic.summary import RequestKind, Tally, TallyKey, tallies
+from autoglm_throttle.traffic.results import RequestKind, Result, Tally, TallyKey, tallies
 from autoglm_throttle.types import Priority
 
 MAX_LABELS = 50

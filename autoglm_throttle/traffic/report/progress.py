@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.formatting import duration
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 
 TERMINAL_S = 1.0
 """Seconds between two updates of the line on a terminal."""
@@ -33,13 +33,13 @@ class ProgressLine:
         self._every_s = TERMINAL_S if terminal else PLAIN_S
         self._due_s = self._every_s
         self._outcomes = [0] * len(RequestResult)
-        self._recent = Histogram()
+        self._recent_s: list[float] = []
 
     def record(self, index: int, outcome: RequestResult, response_s: float) -> None:  # noqa: ARG002 - an observer's
         """Count one result; called by a generator."""
         self._outcomes[outcome] += 1
         if outcome <= RequestResult.DEGRADED:
-            self._recent.record(response_s)
+            self._recent_s.append(response_s)
 
     def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
         """Return the text to write now, including control characters; empty when no update is due.
@@ -55,7 +55,7 @@ class ProgressLine:
         # Missed updates are skipped, not caught up.
         self._due_s += self._every_s * (1 + (elapsed_s - self._due_s) // self._every_s)
         text = self._text(elapsed_s, launched, in_flight, lag_s)
-        self._recent = Histogram()
+        self._recent_s.clear()
         return f"{_RETURN}{text[: self._width - 1]}{_CLEAR}" if self._terminal else f"{text}\n"
 
     def close(self) -> str:
@@ -65,7 +65,9 @@ class ProgressLine:
     def _text(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None) -> str:
         outcomes = self._outcomes
         planned = f"/{self._planned}" if self._planned else ""
-        p50_s, p99_s = self._recent.percentiles((0.5, 0.99))
+        recent = Histogram()
+        recent.record_all(self._recent_s)
+        p50_s, p99_s = recent.percentiles((0.5, 0.99))
         length_s = self._duration_s
         when = (
             f"{elapsed_s:.0f}/{length_s:.0f} s" if elapsed_s <= length_s else f"{elapsed_s:.0f} s, all sent"

@@ -16,8 +16,7 @@ from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report.inflight import peaks
 from autoglm_throttle.traffic.report.schema import PrioritySeconds, Seconds
 from autoglm_throttle.traffic.report.times import rounded
-from autoglm_throttle.traffic.request_log import UNSENT, RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
 from autoglm_throttle.types import Priority
 
 FAILED = tuple(kind for kind in RequestResult if kind.failed and kind is not RequestResult.DROPPED)

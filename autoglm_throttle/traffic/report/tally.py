@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from autoglm_throttle.traffic.report.schema import TallyDocument
 from autoglm_throttle.traffic.report.times import times
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.summary import Tally
+from autoglm_throttle.traffic.request_log import RequestResult
+from autoglm_throttle.traffic.results import Tally
 
 
 def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
@@ -40,11 +40,11 @@ def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
         "dropped_ratio": ratio(row.results[RequestResult.DROPPED]),
         "goodput": {"requests": row.timely, "ratio": ratio(row.timely), "rps": rate(row.timely_answers)},
         "rps": rate(row.answers),
-        "response": times(row.latency.response),
-        "service": times(row.latency.service),
-        "first_byte": times(row.latency.first_byte),
-        "rejection": times(row.latency.rejection),
-        "promised": times(row.latency.promised),
+        "response": times(row.response),
+        "service": times(row.service),
+        "first_byte": times(row.first_byte),
+        "rejection": times(row.rejection),
+        "promised": times(row.promised),
     }
 
 

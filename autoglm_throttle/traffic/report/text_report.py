@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autoglm_throttle.traffic.report.formatting import NO_DATA, duration, printable, quantity, rate, share
 from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, TallyDocument
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 
 HEADINGS: tuple[str, ...] = (
     "segment",

@@ -12,8 +12,7 @@ from autoglm_throttle.traffic.report.schema import (
     Times,
     VerdictPart,
 )
-from autoglm_throttle.traffic.request_log import UNSENT
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import UNSENT, RequestResult
 
 PASSED = 0
 """All objectives hold; without objectives, a request succeeded."""

@@ -17,10 +17,9 @@ from autoglm_throttle.traffic.generator.launch import on_stop_signal
 from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader
 from autoglm_throttle.traffic.report import dumps, make
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.results import Result, RunCost
 from tests.cli.load_tests.conftest import Run, finished, process
 from tests.traffic.page.drawn_page import shown
 

@@ -15,7 +15,7 @@ from autoglm_throttle.cli.run import Display
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import UserSchedule
 from autoglm_throttle.traffic.plan import PriorityMix, Users
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from tests.cli.load_tests.conftest import Run
 
 HERE = "http://127.0.0.1:9"

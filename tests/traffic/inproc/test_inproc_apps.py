@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc import VirtualTimeError, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 
 

@@ -17,7 +17,7 @@ from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.inproc.driver import LEFTOVER_S, PATIENCE_S
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from tests.traffic.inproc.inproc_loads import Behave, a_load, answer, http
 

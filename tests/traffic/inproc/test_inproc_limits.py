@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.traffic.inproc import VirtualLoop, run_inprocess
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from tests.traffic.inproc.inproc_loads import a_load, answer, http
 

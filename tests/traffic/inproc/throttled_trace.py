@@ -18,8 +18,8 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.testing.simulated import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import PriorityMix
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.request_log import RequestResult
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.traffic.trace import HEADER, load_azure_llm, make_load
 
 ROWS = 250

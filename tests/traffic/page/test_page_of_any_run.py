@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.plan import Arrivals, LoadLevel, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.report import Objectives, RunInfo, make
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult
 from autoglm_throttle.traffic.request_source import RequestSource
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.results import Result, RunCost
 from autoglm_throttle.types import Priority
 from tests.traffic.page.drawn_page import drawn
 

@@ -15,9 +15,8 @@ from autoglm_throttle.traffic.replay import (
     is_above,
     prepare,
 )
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult
+from autoglm_throttle.traffic.results import Result, RunCost
 
 
 def replay(*entries: tuple[float, str, int], loops: int = 1) -> Replay:

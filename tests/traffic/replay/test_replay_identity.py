@@ -29,7 +29,7 @@ from autoglm_throttle.traffic.record import (
 )
 from autoglm_throttle.traffic.replay import Fill, Replay, Selection, compare_results, is_above, prepare
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
 
 SERIAL = itertools.count()

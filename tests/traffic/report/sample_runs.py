@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report import RunInfo
-from autoglm_throttle.traffic.request_log import RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
-from autoglm_throttle.traffic.result import Result, RunCost
+from autoglm_throttle.traffic.results import Result, RunCost
 from autoglm_throttle.types import Priority
 
 STATUS = {

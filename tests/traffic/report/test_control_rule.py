@@ -18,7 +18,7 @@ from autoglm_throttle.traffic.report.control import (
     order,
     p99_ratio,
 )
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 GOOD = Point(1.0, 0.1, 0.0)

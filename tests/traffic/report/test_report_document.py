@@ -15,10 +15,9 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Objectives, ReplayInfo, RunInfo, dumps, loads, make
 from autoglm_throttle.traffic.report.document import MAX_LABELS, OTHER_LABEL
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument, Times
-from autoglm_throttle.traffic.request_log import OPEN
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import OPEN, RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import REQUESTS, RUN_INFO, Sent, made, runs, sents
 

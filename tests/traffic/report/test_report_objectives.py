@@ -10,7 +10,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Document, Objectives, make
 from autoglm_throttle.traffic.report.objectives import METRICS, OPERATORS, ObjectiveTerm
 from autoglm_throttle.traffic.report.schema import ObjectiveResult
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 

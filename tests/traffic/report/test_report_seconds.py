@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.report.inflight import peaks
 from autoglm_throttle.traffic.report.seconds import exact_percentile, seconds
-from autoglm_throttle.traffic.request_result import RequestResult
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.request_log import RequestResult
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import ENDS_S, Sent, made, runs, sents
 
@@ -27,7 +27,7 @@ def told_of(sent: list[Sent], until_s: float = 3.0) -> dict[str, object]:
 @given(runs)
 def test_every_second_adds_up_and_all_seconds_make_the_totals(result: Result) -> None:
     told = seconds(result.load.plan, result.request_log)
-    total = result.summary.total()
+    total = result.total()
     sums = {
         "planned": sum(told["planned"]),
         "ok": sum(told["ok"]),

@@ -18,9 +18,9 @@ from autoglm_throttle.traffic.report import (
     make,
 )
 from autoglm_throttle.traffic.report.formatting import duration, printable, quantity, rate, share
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
-from autoglm_throttle.traffic.result import Result
+from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import REQUESTS, RUN_INFO, Sent, made, runs
 

@@ -12,7 +12,7 @@ from autoglm_throttle.traffic.report import Objectives, ReplayInfo, make
 from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
 from autoglm_throttle.traffic.report.times import times
 from autoglm_throttle.traffic.report.verdict import caveats, verdict
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import RequestResult
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 HOLDS: ObjectiveResult = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}

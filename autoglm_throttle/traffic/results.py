@@ -1,42 +1,22 @@
-"""Summary of a run: sums over its request log, by segment and priority."""
+"""A finished run: its plan, the results of its requests, their sums, and the cost of generating them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import compress
 from typing import NamedTuple
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import LoadPlan
-from autoglm_throttle.traffic.request_log import UNSENT, RequestLog
-from autoglm_throttle.traffic.request_result import RequestResult
+from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
+from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.types import Priority
 
-
-@dataclass(slots=True)
-class Latencies:
-    """Latency histograms for a set of requests."""
-
-    response: Histogram = field(default_factory=Histogram)
-    """From the intended start, of served requests: the latency seen by users."""
-    service: Histogram = field(default_factory=Histogram)
-    """From the write to the socket, of served requests."""
-    first_byte: Histogram = field(default_factory=Histogram)
-    """From the intended start, of served requests."""
-    rejection: Histogram = field(default_factory=Histogram)
-    """From the intended start, of rejected requests."""
-    promised: Histogram = field(default_factory=Histogram)
-    """Waits given by Retry-After, of rejected requests."""
-
-    def merge(self, other: Latencies) -> None:
-        """Add other histograms to these."""
-        self.response.merge(other.response)
-        self.service.merge(other.service)
-        self.first_byte.merge(other.first_byte)
-        self.rejection.merge(other.rejection)
-        self.promised.merge(other.promised)
+BLOCK = 16_384
+"""Requests per block while durations are collected; it bounds the memory of a long run."""
 
 
 @dataclass(slots=True)
@@ -59,7 +39,16 @@ class Tally:
     cost_planned: float = 0.0
     """Units of work."""
     cost_served: float = 0.0
-    latency: Latencies = field(default_factory=Latencies)
+    response: Histogram = field(default_factory=Histogram)
+    """From the intended start, of served requests: the latency seen by users."""
+    service: Histogram = field(default_factory=Histogram)
+    """From the write to the socket, of served requests."""
+    first_byte: Histogram = field(default_factory=Histogram)
+    """From the intended start, of served requests."""
+    rejection: Histogram = field(default_factory=Histogram)
+    """From the intended start, of rejected requests."""
+    promised: Histogram = field(default_factory=Histogram)
+    """Waits given by Retry-After, of rejected requests."""
 
     @property
     def timely(self) -> int:
@@ -74,7 +63,7 @@ class Tally:
     @property
     def admitted(self) -> int:
         """Served, in full or by a fallback."""
-        return sum(self.results[result] for result in RequestResult if result.served)
+        return sum(self.results[: RequestResult.LIMITED])
 
     @property
     def limited(self) -> int:
@@ -83,36 +72,26 @@ class Tally:
 
     @property
     def shed(self) -> int:
-        """Shed: rejected with 503 and a Retry-After."""
+        """Rejected with 503 and a Retry-After."""
         return self.results[RequestResult.SHED]
 
     @property
     def failed(self) -> int:
         """Ended in an error."""
-        return sum(self.results[result] for result in RequestResult if result.failed)
+        return sum(self.results[RequestResult.CLIENT_ERROR :])
 
     @property
     def answered(self) -> int:
         """Ended in a complete response, of any status."""
         return sum(self.results[: RequestResult.CONNECTION])
 
-    @property
-    def balanced(self) -> bool:
-        """Whether each sent request has exactly one result."""
-        return self.sent == sum(self.results)
-
     def add(self, other: Tally) -> None:
         """Add another tally to this one."""
-        self.planned += other.planned
-        self.unsent += other.unsent
         self.results = [mine + theirs for mine, theirs in zip(self.results, other.results, strict=True)]
-        self.statuses.update(other.statuses)
-        self.reasons.update(other.reasons)
-        self.answers.update(other.answers)
-        self.timely_answers.update(other.timely_answers)
-        self.cost_planned += other.cost_planned
-        self.cost_served += other.cost_served
-        self.latency.merge(other.latency)
+        for name in ("planned", "unsent", "cost_planned", "cost_served"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("statuses", "reasons", "answers", "timely_answers", *HISTOGRAMS):
+            getattr(self, name).update(getattr(other, name))
 
     @classmethod
     def of(cls, rows: Iterable[Tally]) -> Tally:
@@ -123,8 +102,12 @@ class Tally:
         return whole
 
 
+HISTOGRAMS = ("response", "service", "first_byte", "rejection", "promised")
+"""The histograms of a tally."""
+
+
 class RequestKind(NamedTuple):
-    """Properties of a kind of request that the summary needs."""
+    """Properties of a kind of request that tallies need."""
 
     group: int = 0
     """Requests of different groups get separate tallies."""
@@ -138,6 +121,62 @@ class TallyKey(NamedTuple):
     segment: int
     priority: int
     group: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """Cost of a run to the generator; it shows whether the measurements are valid."""
+
+    elapsed_s: float
+    """From the first intended start to the end of the drain."""
+    stopped_s: float | None = None
+    """Time of the stop, counted like ``elapsed_s``; None if the run was not stopped."""
+    overrun_s: float = 0.0
+    """Delay of the last launch after its intended start."""
+    cpu_share: float | None = None
+    """Share of one core used while requests were due; None for in-process runs."""
+    resent: int = 0
+    """Sent twice because the server had closed the idle connection in between."""
+    connections: int = 0
+    """Opened before the start."""
+    loop: str = "asyncio"
+    """``asyncio``, ``uvloop`` or ``virtual``."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    load: RequestSource
+    """In a closed loop: the requests that were sent, since they are not known before."""
+    request_log: RequestLog
+    run_cost: RunCost
+    aborted: bool = False
+    """Stopped before the end of the plan."""
+    closed_loop: bool = False
+    """Whether users that wait for their responses sent it: offered load falls when the service slows down."""
+    watched: tuple[dict[str, float], ...] = ()
+    """Samples of the service, one per second: ``t_s`` and any of ``cpu_share``, ``rss_bytes``,
+    ``gpu_utilization_ratio``, ``gpu_memory_ratio``, ``gpu_power_w``, ``factor_ratio``, ``inflight``,
+    ``waiting``.
+    """
+
+    @property
+    def balanced(self) -> bool:
+        """Whether each planned request has exactly one result, or was skipped."""
+        return self.request_log.balanced
+
+    @cached_property
+    def tallies(self) -> dict[tuple[int, Priority], Tally]:
+        """One tally for each segment and priority of the plan."""
+        plan = self.load.plan
+        found = tallies(plan, self.request_log, [RequestKind()] * (max(plan.kinds, default=0) + 1), {})
+        keys = [(segment, priority) for segment in range(len(plan.names)) for priority in Priority]
+        return {key: found.get(TallyKey(*key, 0), Tally()) for key in keys}
+
+    def total(self) -> Tally:
+        """Return the sum of all tallies."""
+        return Tally.of(self.tallies.values())
 
 
 def tallies(
@@ -168,44 +207,13 @@ def tallies(
     return dict(sums)
 
 
-class Summary:
-    """One tally per segment and priority of a plan.
-
-    Args:
-        plan: the planned requests.
-        request_log: their results.
-    """
-
-    def __init__(self, plan: LoadPlan, request_log: RequestLog) -> None:
-        self.segments: tuple[str, ...] = plan.names
-        entered = tallies(plan, request_log, [RequestKind()] * (max(plan.kinds, default=0) + 1), {})
-        self.tallies: dict[tuple[int, Priority], Tally] = {
-            (segment, priority): entered.get(TallyKey(segment, priority, 0), Tally())
-            for segment in range(len(plan.names))
-            for priority in Priority
-        }
-
-    def total(self) -> Tally:
-        """Return the sum of all tallies."""
-        return Tally.of(self.tallies.values())
-
-
 def _count(
-    sums: dict[TallyKey, Tally], plan: LoadPlan, request_log: RequestLog, kinds: Sequence[RequestKind]
+    sums: dict[TallyKey, Tally], plan: LoadPlan, log: RequestLog, kinds: Sequence[RequestKind]
 ) -> None:
-    counts = Counter(
-        zip(
-            plan.segments,
-            plan.priorities,
-            plan.kinds,
-            request_log.results,
-            request_log.statuses,
-            request_log.reasons,
-            strict=True,
-        )
-    )
-    # Equal combinations are counted in C first: there are far fewer of them than requests.
-    for (segment, priority, kind, number, status, reason), count in counts.items():
+    """Count equal combinations in C first: there are far fewer of them than requests."""
+    columns = (plan.segments, plan.priorities, plan.kinds, log.results, log.statuses, log.reasons)
+    combinations = Counter(zip(*columns, strict=True))
+    for (segment, priority, kind, number, status, reason), count in combinations.items():
         row = sums[TallyKey(segment, priority, kinds[kind].group)]
         cost = kinds[kind].cost * count
         row.planned += count
@@ -218,44 +226,31 @@ def _count(
         if result.served:
             row.cost_served += cost
         if result.rejected:
-            row.reasons[request_log.reason_texts[reason]] += count
+            row.reasons[log.reason_texts[reason]] += count
         if status:
             row.statuses[status] += count
 
 
-BLOCK = 16_384
-"""Requests per block while durations are collected; it bounds the memory of a long run."""
-
 _Columns = tuple[list[float], list[float], list[float], list[float], list[float], list[int], list[int]]
-"""Durations and completion steps of a block, as seven lists.
-
-Response, service and first byte of served requests; response and Retry-After of rejected ones; steps of
-served requests; steps of all others.
-"""
+"""Durations of a block, by `HISTOGRAMS`, and steps of completion of served requests and of all others."""
 
 
 def _collect(
-    plan: LoadPlan, request_log: RequestLog, groups: Sequence[int], block: slice, steps_hz: float
+    plan: LoadPlan, log: RequestLog, groups: Sequence[int], block: slice, steps_hz: float
 ) -> dict[tuple[int, int, int], _Columns]:
     """Collect the durations of a block by segment, priority and group."""
-    columns: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], [], [], []))
-    keys = zip(
-        plan.segments[block], plan.priorities[block], map(groups.__getitem__, plan.kinds[block]), strict=True
-    )
-    four = (request_log.response_s, request_log.service_s, request_log.first_byte_s, request_log.promised_s)
+    found: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], [], [], []))
+    in_groups = map(groups.__getitem__, plan.kinds[block])
+    keys = zip(plan.segments[block], plan.priorities[block], in_groups, strict=True)
+    durations = (log.response_s, log.service_s, log.first_byte_s, log.promised_s)
+    columns = (log.results[block], keys, plan.offsets[block], *(column[block] for column in durations))
     last_served, last_rejected = RequestResult.DEGRADED.value, RequestResult.SHED.value
     last_answered = RequestResult.SERVER_ERROR.value
-    for result, key, offset_s, response_s, service_s, first_byte_s, promised_s in zip(
-        request_log.results[block],
-        keys,
-        plan.offsets[block],
-        *(column[block] for column in four),
-        strict=True,
-    ):
-        # This loop runs once per request of a run, so it does as little as possible.
+    # This loop runs once per request of a run, so it does as little as possible.
+    for result, key, offset_s, response_s, service_s, first_byte_s, promised_s in zip(*columns, strict=True):
         if result > last_answered:
             continue
-        lists = columns[key]
+        lists = found[key]
         step = int((offset_s + response_s) * steps_hz)
         if result <= last_served:
             lists[0].append(response_s)
@@ -267,20 +262,13 @@ def _collect(
         if result <= last_rejected:
             lists[3].append(response_s)
             lists[4].append(promised_s)
-    return columns
+    return found
 
 
 def _record(row: Tally, lists: _Columns, limit_s: float | None) -> None:
-    latency = row.latency
-    histograms = (
-        latency.response,
-        latency.service,
-        latency.first_byte,
-        latency.rejection,
-        latency.promised,
-    )
-    for histogram, durations in zip(histograms, lists[:5], strict=True):
-        histogram.record_all(durations)
+    """Add the durations and steps of a block to a tally."""
+    for name, durations in zip(HISTOGRAMS, lists[:5], strict=True):
+        getattr(row, name).record_all(durations)
     served, others = lists[5:]
     timely = served if limit_s is None else list(compress(served, map(limit_s.__ge__, lists[0])))
     row.answers.update(served)
