@@ -289,7 +289,7 @@ def device_info(job: Job) -> dict[str, Any]:
         return {"name": "none: a stand-in"}
     import pynvml
 
-    from autoglm_throttle.gpu.nvml import NvmlProvider
+    from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 
     source = NvmlProvider()
     device = source.read()[0]

@@ -104,7 +104,7 @@ def inside(rounds: int, scale: Scale) -> dict[str, Any]:
 def stand_in(rounds: int) -> dict[str, Any]:
     """Measure readings with and without the state file, then their processing by the throttle."""
     from autoglm_throttle import Throttle
-    from autoglm_throttle.gpu.nvml import NvmlProvider
+    from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 
     state = Path(os.environ["FAKE_NVML_FILE"])
     state.write_text(f"-1.count={CARDS}\n")
@@ -204,7 +204,7 @@ def real(rounds: int) -> dict[str, Any]:
     """Measure readings of the devices of this machine, then each call of the binding."""
     import pynvml
 
-    from autoglm_throttle.gpu.nvml import NvmlProvider
+    from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 
     source = NvmlProvider()
     begun = time.perf_counter()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity
-from autoglm_throttle.gpu.merge import load_pct
+from autoglm_throttle.gpu.aggregate import load_pct
 from autoglm_throttle.types import GpuSample
 
 QUANTITIES: Final = (

@@ -10,11 +10,11 @@ from typing import Final
 
 from autoglm_throttle.cli.doctor_devices import device_results
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.types import GpuProvider, GpuSample, ThrottleError
+from autoglm_throttle.types.errors import NoSourceError
 
 ANSWER_TIMEOUT_S: Final = 10.0
 """Timeout of the first call. It opens the driver, which can take seconds if nothing keeps it loaded."""

@@ -17,7 +17,7 @@ from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.monitor import SourceState, stop_all
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.types import GpuProvider, GpuSample, GpuView, ServiceStats
 

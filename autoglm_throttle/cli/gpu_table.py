@@ -8,8 +8,8 @@ from typing import Any, Final
 from autoglm_throttle.cli.doctor_result import one_line
 from autoglm_throttle.cli.gpu_reader import GpuReading, GpuSource
 from autoglm_throttle.cli.output import table
-from autoglm_throttle.gpu.merge import load_pct
-from autoglm_throttle.gpu.sample_copy import MEASURED
+from autoglm_throttle.gpu.aggregate import load_pct
+from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView

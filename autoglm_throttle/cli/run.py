@@ -19,7 +19,6 @@ from typing import Final
 
 from autoglm_throttle.cli.output import WRONG_USAGE, broken_pipe_ok, to_stderr, write
 from autoglm_throttle.cli.run_options import RunOptions
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.traffic.generator import Observer, UserSchedule, launch
@@ -31,6 +30,7 @@ from autoglm_throttle.traffic.report.schema import About
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import GpuProvider, GpuSample
+from autoglm_throttle.types.errors import NoSourceError
 from autoglm_throttle.version import __version__
 
 

@@ -1,30 +1,28 @@
 """Measures the load of the host: requests may wait for the host instead of the GPU.
 
 The load average is that of a minute and of the whole host. On Linux it counts processes that wait for a
-disk, too, so the share of time spent waiting for input and output is reported beside it.
+disk, too, so the share of time spent waiting for it is reported beside it, if psutil is installed.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-STAT: Final = Path("/proc/stat")
-_TIMES: Final = 8
-"""user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice."""
-_IOWAIT: Final = 4
-_LINE_BYTES: Final = 256
-"""The first line in full: ten numbers of at most 20 digits."""
+    from types import ModuleType
 
 MIN_INTERVAL_S: Final = 0.5
 """Seconds for which a reading counts. Several sources report within one interval, and the load average
 covers a minute.
 """
+
+_TIMES: Final = 8
+"""user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice."""
 
 
 class HostStats(NamedTuple):
@@ -43,30 +41,27 @@ class HostSampler:
         average: returns the load averages of 1, 5 and 15 min, or raises ``OSError``; None: use that of the
             system, if there is one (not on Windows).
         cores: processors of the whole host, as the load average counts them, too.
-        stat: the kernel's table of processor times; where there is none (macOS), iowait is None.
+        cpu_times: returns the seconds of all cores as `psutil.cpu_times` does, with ``iowait`` only on Linux;
+            None: use psutil, if it is installed.
     """
 
-    __slots__ = ("_average", "_cores", "_due_s", "_last", "_newest", "_stat")
+    __slots__ = ("_average", "_cores", "_cpu_times", "_due_s", "_last", "_newest")
 
     def __init__(
         self,
         average: Callable[[], tuple[float, float, float]] | None = None,
         cores: int | None = None,
-        stat: Path = STAT,
+        cpu_times: Callable[[], Any] | None = None,
     ) -> None:
         self._average = average if average is not None else getattr(os, "getloadavg", None)
         self._cores = cores if cores is not None else os.cpu_count()
-        self._stat = stat
-        self._last: tuple[int, int] | None = None
+        self._cpu_times = cpu_times or _cpu_times
+        self._last: tuple[float, float] | None = None
         self._newest = HostStats(None, None)
         self._due_s = -math.inf
 
     def current(self, now: float) -> HostStats:
-        """Return the load, read at most twice a second.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Return the load, read at most twice a second of the monotonic clock."""
         if now >= self._due_s:
             self._due_s = now + MIN_INTERVAL_S
             self._newest = self.read()
@@ -83,19 +78,26 @@ class HostSampler:
             return None
 
     def _iowait(self) -> float | None:
-        last, self._last = self._last, self._times()
-        if last is None or self._last is None:
+        times = self._cpu_times()
+        last, self._last = self._last, None
+        if not hasattr(times, "iowait"):
+            return None
+        self._last = (sum(times[:_TIMES]), times.iowait)
+        if last is None:
             return None
         total, waited = self._last[0] - last[0], self._last[1] - last[1]
         # The kernel's counter of iowait may fall; see the manual page proc_stat(5).
         return waited / total if 0 <= waited <= total and total else None
 
-    def _times(self) -> tuple[int, int] | None:
-        """Return all cores' ticks, and those spent in iowait."""
-        try:
-            with self._stat.open("rb", buffering=0) as file:  # 20 us; 33 as text
-                tokens = file.read(_LINE_BYTES).split(b"\n", 1)[0].split()
-            times = [int(word) for word in tokens[1 : 1 + _TIMES]]
-        except (OSError, ValueError):
-            return None
-        return (sum(times), times[_IOWAIT]) if tokens[:1] == [b"cpu"] and len(times) > _IOWAIT else None
+
+def _cpu_times() -> Any:  # noqa: ANN401 - psutil is optional
+    psutil = _psutil()
+    return None if psutil is None else psutil.cpu_times()
+
+
+@functools.cache
+def _psutil() -> ModuleType | None:
+    try:
+        return importlib.import_module("psutil")
+    except ImportError:
+        return None

@@ -17,10 +17,9 @@ from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.host import HostSampler, HostStats
 from autoglm_throttle.gpu.interval import AdaptiveInterval
-from autoglm_throttle.gpu.provider_errors import NoSourceError
-from autoglm_throttle.gpu.sampler import DEADLINE_MIN_S, DEADLINE_SHARE, Sampler
+from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.sanity import drop_implausible
-from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import (
     Clock,
@@ -33,6 +32,7 @@ from autoglm_throttle.types import (
     ServiceStats,
     TelemetryState,
 )
+from autoglm_throttle.types.errors import NoSourceError
 
 NORMAL_CONDITIONS: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING})
 """Conditions that allow a longer sampling interval."""
@@ -70,33 +70,18 @@ class SampleListener(Protocol):
     """Receives the samples of a `GpuMonitor`, on the threads of its samplers."""
 
     def observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> object:
-        """Process one reading.
-
-        Args:
-            samples: a row for each device, with implausible fields emptied.
-            source: name of the source.
-            interval_s: promised seconds to its next reading; None: not known.
-        """
+        """Process one reading of a source, and the promised seconds to its next one (None: not known)."""
         ...
 
     def source_lost(self, existed: bool) -> object:
-        """Process the loss of the last source.
-
-        Args:
-            existed: True if a source is misconfigured, False if none was there at all.
-        """
+        """Process the loss of the last source: misconfigured (True), or never there at all (False)."""
         ...
 
 
 class GpuMonitor:
     """Reads each source on a thread of its own, so that a hung driver does not block the other sources.
 
-    Args:
-        settings: sampling interval and aggregation.
-        verdict: the thresholds of verdicts.
-        providers: the sources; for a device reported by two, the first counts, field by field.
-        listener: receives the samples; held weakly.
-        clock: monotonic seconds.
+    For a device reported by two ``providers`` the first counts, field by field. The listener is held weakly.
 
     Raises:
         ValueError: two of the sources have the same name.
@@ -125,7 +110,6 @@ class GpuMonitor:
         self.samplers: dict[str, Sampler] = {
             provider.name: self._sampler(provider, interval_s) for provider in providers
         }
-        """Source -> its sampler."""
         if len(self.samplers) < len(providers):
             raise ValueError(f"two sources have the same name: {[provider.name for provider in providers]}")
 
@@ -152,7 +136,7 @@ class GpuMonitor:
         """Failed or overdue reads, crashes, and implausible fields, of all sources."""
         return sum(
             one.failures + one.overruns + one.implausible + one.callback_errors + one.crashes
-            for one in (sampler.counts for sampler in self.samplers.values())
+            for one in (sampler.status for sampler in self.samplers.values())
         )
 
     def start(self) -> None:
@@ -213,12 +197,8 @@ class GpuMonitor:
         """
         if self._interval is None:
             return
-        conditions = {verdict.condition for verdict in view.verdicts.values()}
-        urgent = (
-            state.factor < 1.0
-            or state.telemetry is not TelemetryState.FRESH
-            or not conditions <= NORMAL_CONDITIONS
-        )
+        is_normal = {verdict.condition for verdict in view.verdicts.values()} <= NORMAL_CONDITIONS
+        urgent = state.factor < 1.0 or state.telemetry is not TelemetryState.FRESH or not is_normal
         interval_s = self._interval.next(load, urgent, now)
         for sampler in self.samplers.values():
             sampler.set_interval(interval_s)
@@ -272,16 +252,16 @@ def stop_all(samplers: Collection[Sampler]) -> None:
 
 
 def _source_view(sampler: Sampler, now: float) -> SourceView:
-    counts, status = sampler.counts, sampler.status
+    status = sampler.status
     read_s = status.last_read_s
     return SourceView(
         name=sampler.name,
         state=_state(sampler, now),
         last_error=status.no_source or status.last_error or "",
-        failures=counts.failures,
-        overruns=counts.overruns,
-        implausible=counts.implausible,
-        crashes=counts.crashes,
+        failures=status.failures,
+        overruns=status.overruns,
+        implausible=status.implausible,
+        crashes=status.crashes,
         interval_s=sampler.interval_s,
         age_s=None if read_s is None else max(0.0, now - read_s),
     )
@@ -291,11 +271,10 @@ def _state(sampler: Sampler, now: float) -> SourceState:
     """Return the first state that holds, the most severe first."""
     status = sampler.status
     since_s = status.reading_since_s
-    deadline_s = max(DEADLINE_SHARE * sampler.interval_s, DEADLINE_MIN_S)
     states: tuple[tuple[bool, SourceState], ...] = (
         (status.misconfigured is not None, "misconfigured"),
         (sampler.has_crashed, "crashed"),
-        (since_s is not None and now - since_s > deadline_s, "hanging"),
+        (since_s is not None and now - since_s > sampler.deadline_s, "hanging"),
         (status.no_source is not None, "no_source"),
         (sampler.is_failing, "failing"),
         (status.last_read_s is None, "starting"),

@@ -1,4 +1,8 @@
-"""Builds the newest samples of each source: its rows, their measurement times, and vanished devices."""
+"""Builds the newest samples of each source: its rows, their times and rates, and vanished devices.
+
+Bytes, joules, tokens and nanoseconds are cumulative. They restart with a driver or a server, and two
+measurements close together say little. An implausible difference is "not known", never 0.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.rates import RATES, rates
-from autoglm_throttle.gpu.sample_copy import changed, lost
+from autoglm_throttle.gpu.sanity import RANGES, changed, lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +38,25 @@ at every reading would fill the memory. 128 hosts of 8 devices fit.
 
 VANISHED: Final = "vanished: the source no longer lists it"
 
+LEAST_GAP_S: Final = 0.1
+"""Below this gap the step of a counter dominates: the energy counter moves some ten times a second."""
+
+PARALLEL_REASONS: Final = 4
+"""Power and heat, in software and in hardware, are timed apart and may all count at once."""
+
+_COUNTERS: Final = {
+    "nvlink_rx_bps": "nvlink_rx_bytes",
+    "nvlink_tx_bps": "nvlink_tx_bytes",
+    "pcie_rx_bps": "pcie_rx_bytes",
+    "pcie_tx_bps": "pcie_tx_bytes",
+    "tokens_per_s": "tokens_total",
+    "preemptions_per_s": "preemptions_total",
+    "power_mean_w": "energy_j",
+    "throttled_ratio": "throttled_ns",
+}
+RATES: Final = tuple(_COUNTERS)
+"""Fields computed here if the source does not report them."""
+
 Identity = str | tuple[str, str]
 """Identifies a device across all sources."""
 
@@ -51,6 +73,36 @@ def identity(row: GpuSample) -> Identity:
     if _PART.fullmatch(row.gpu_instance):
         return row.gpu_instance.lower()
     return row.device.lower() if _UUID.fullmatch(row.device) else (row.host, row.device)
+
+
+def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, float]:
+    """Compute the fields of `RATES` that ``row`` lacks, over ``gap_s`` seconds since the measurement before.
+
+    Returns:
+        Field -> value, each within the range of its field. A counter that went back, or that neither row
+        knows, gives none. The mean power is that of the energy counter, because the sensor covers only a
+        quarter of the time on some devices (arXiv 2312.02741). Without the counter it is the sensor's value.
+    """
+    derived: dict[str, float] = {}
+    if before is not None and gap_s >= LEAST_GAP_S:
+        for name, counter in _COUNTERS.items():
+            value, former = getattr(row, counter), getattr(before, counter)
+            if value is None or former is None or getattr(row, name) is not None:
+                continue
+            growth = value - former
+            if name == "throttled_ratio":
+                growth = _slowed_s(growth / 1e9, gap_s)
+            low, high = RANGES[name]
+            if low <= growth / gap_s <= high:
+                derived[name] = growth / gap_s
+    if row.power_mean_w is None and row.power_w is not None:
+        derived.setdefault("power_mean_w", row.power_w)
+    return derived
+
+
+def _slowed_s(grown_s: float, gap_s: float) -> float:
+    """Seconds slowed down, by several reasons or by clocks read a little apart, at most the gap; else -1."""
+    return -1.0 if grown_s > 1.1 * PARALLEL_REASONS * gap_s else min(grown_s, gap_s)
 
 
 @dataclass(slots=True)
@@ -84,18 +136,14 @@ class SampleBuilder:
         forget_s: time for which a device that vanished from a scraped source counts as lost.
     """
 
-    __slots__ = ("_forget_s", "_interval_s", "_reports", "_stale_after_s")
+    __slots__ = ("_forget_s", "_interval_s", "_stale_after_s", "reports")
 
     def __init__(self, stale_after_s: float, forget_s: float) -> None:
         self._stale_after_s = stale_after_s
         self._forget_s = forget_s
         self._interval_s: float | None = None
-        self._reports: dict[DeviceKey, FieldReport] = {}
-
-    @property
-    def reports(self) -> Iterable[FieldReport]:
+        self.reports: dict[DeviceKey, FieldReport] = {}
         """Every device that the source reports, or has reported and that is not dropped."""
-        return self._reports.values()
 
     def update(self, rows: Iterable[GpuSample], now: float, interval_s: float | None) -> None:
         """Add a complete reading of the source.
@@ -108,19 +156,16 @@ class SampleBuilder:
         if interval_s is not None:
             self._interval_s = interval_s
         current = _newest(rows)
-        for key in self._reports.keys() - current.keys():
+        for key in self.reports.keys() - current.keys():
             self._mark_missing(key, now)
         for key, row in current.items():
-            self._reports[key] = self._report(self._reports.get(key), row)
-        if len(self._reports) > MOST_DEVICES:
-            self._evict_vanished(len(self._reports) - MOST_DEVICES)
-
-    def _evict_vanished(self, number: int) -> None:
-        vanished = [
-            (report.vanished_s, key) for key, report in self._reports.items() if report.vanished_s is not None
-        ]
-        for _, key in sorted(vanished)[:number]:
-            del self._reports[key]
+            self.reports[key] = self._report(self.reports.get(key), row)
+        if len(self.reports) > MOST_DEVICES:
+            vanished = [
+                (one.vanished_s, key) for key, one in self.reports.items() if one.vanished_s is not None
+            ]
+            for _, key in sorted(vanished)[: len(self.reports) - MOST_DEVICES]:
+                del self.reports[key]
 
     def _report(self, before: FieldReport | None, row: GpuSample) -> FieldReport:
         measured_s = row.taken_at_s - row.age_s
@@ -135,18 +180,16 @@ class SampleBuilder:
             row = changed(row, _unchanged_fields(before.row, row))
         elif row.health != "lost" and (derived := rates(None if before is None else before.row, row, gap_s)):
             row = changed(row, derived)
+        intervals_s = BELIEVED_INTERVALS * (self._interval_s or 0.0)
+        believed_s = max(self._stale_after_s, intervals_s, BELIEVED_PERIODS * (row.period_s or 0.0))
         return FieldReport(
             row,
             identity(row) if before is None else before.identity,
             measured_s,
-            measured_s + self._believed_s(row.period_s),
+            measured_s + believed_s,
             self._interval_s,
             total_bytes,
         )
-
-    def _believed_s(self, period_s: float | None) -> float:
-        intervals_s = BELIEVED_INTERVALS * (self._interval_s or 0.0)
-        return max(self._stale_after_s, intervals_s, BELIEVED_PERIODS * (period_s or 0.0))
 
     def _mark_missing(self, key: DeviceKey, now: float) -> None:
         """Mark a missing device as lost, or drop it.
@@ -154,22 +197,21 @@ class SampleBuilder:
         Engines come and go. A source of other hosts' devices reports losses itself. A scraped device may have
         been removed; one of this host has failed.
         """
-        report = self._reports[key]
+        report = self.reports[key]
         since_s = now if report.vanished_s is None else report.vanished_s
         scraped = report.row.source.startswith(SCRAPED)
         evicted = now - since_s > self._forget_s if scraped else bool(report.row.host)
         if evicted or report.row.kind == "engine":
-            del self._reports[key]
-        else:
-            row = lost(report.row, VANISHED)
-            self._reports[key] = replace(
-                report,
-                row=row,
-                measured_s=now,
-                believed_until_s=now,
-                interval_s=self._interval_s,
-                vanished_s=since_s,
-            )
+            del self.reports[key]
+            return
+        self.reports[key] = replace(
+            report,
+            row=lost(report.row, VANISHED),
+            measured_s=now,
+            believed_until_s=now,
+            interval_s=self._interval_s,
+            vanished_s=since_s,
+        )
 
 
 def _newest(rows: Iterable[GpuSample]) -> dict[DeviceKey, GpuSample]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.gpu.interval import Schedule
 from autoglm_throttle.gpu.sanity import drop_implausible
-from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.types import ProviderMisconfigured, ThrottleError
+from autoglm_throttle.types.errors import NoSourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +38,8 @@ DEADLINE_MIN_S: Final = 0.2
 
 
 @dataclass(slots=True)
-class SamplerCounts:
-    """Counts of a sampler since its construction."""
+class SamplerStatus:
+    """Counts of a sampler since its construction, and its newest times and errors."""
 
     failures: int = 0
     """Reads that raised, and threads that the system refused."""
@@ -51,12 +51,6 @@ class SamplerCounts:
     """Exceptions from ``on_samples`` and ``on_failure``."""
     crashes: int = 0
     """Exceptions that no read may raise, such as ``SystemExit``."""
-
-
-@dataclass(slots=True)
-class SamplerStatus:
-    """Newest times and errors of a sampler."""
-
     last_read_s: float | None = None
     """When the newest read that gave samples ended, on the sampler's clock; None: none has."""
     reading_since_s: float | None = None
@@ -78,7 +72,6 @@ class Sampler:
             implausible fields emptied. Its exceptions are caught, counted and logged.
         on_failure: gets the exception of each read that gave no rows, on the same thread.
         interval_s: seconds from start to start of two reads; raised to ``provider.min_interval_s``.
-            ``set_interval`` changes it later.
         clock: monotonic seconds.
 
     Raises:
@@ -99,7 +92,6 @@ class Sampler:
         """True from ``start`` to ``stop``, also after a misconfiguration ended the thread. The request path
         starts stopped samplers, so False would make it try for ever.
         """
-        self.counts: SamplerCounts = SamplerCounts()
         self.status: SamplerStatus = SamplerStatus()
         self.schedule: Schedule = Schedule(max(interval_s, provider.min_interval_s))
         """Change the interval with ``set_interval``."""
@@ -116,9 +108,9 @@ class Sampler:
         )
 
     def __repr__(self) -> str:
-        counts = self.counts
+        status = self.status
         return (
-            f"Sampler({self.name}, {self._state()}, failures={counts.failures}, overruns={counts.overruns})"
+            f"Sampler({self.name}, {self._state()}, failures={status.failures}, overruns={status.overruns})"
         )
 
     @property
@@ -141,11 +133,15 @@ class Sampler:
         """Seconds promised between the starts of two reads."""
         return self.schedule.interval_s
 
+    @property
+    def deadline_s(self) -> float:
+        """Seconds from which a read is an overrun."""
+        return max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S)
+
     def set_interval(self, interval_s: float) -> None:
         """Change the time between two reads, from any thread, that of the sampler included.
 
-        A shorter one holds at once, a longer one after the read that is planned already.
-        Pauses after failures stay as they are. The deadline of a read follows.
+        A shorter one holds at once, a longer one after the next read. Pauses after failures stay as they are.
 
         Args:
             interval_s: seconds; raised to ``provider.min_interval_s``.
@@ -174,22 +170,15 @@ class Sampler:
     def restart_if_dead(self, now: float) -> None:
         """Start the thread again if the system had none to give, at most once in 1 to 60 s; else do nothing.
 
-        For the request path; it is cheap. After a crash the thread goes on by itself. None is started after
-        ``stop``, after a misconfiguration, or beside a live thread, hung or not.
-
-        Args:
-            now: the time on ``clock``.
+        For the request path; it is cheap. None is started after ``stop``, after a misconfiguration, or beside
+        a live thread, hung or not.
         """
         if not self._worker.is_alive:
             self._worker.restart_if_dead(now)
             self.is_running = self.is_running or self._worker.is_alive
 
     def stop(self, join_s: float = JOIN_S) -> None:
-        """Signal the thread to end, and wait for it.
-
-        Args:
-            join_s: seconds to wait at most; a thread in a hung read is left behind.
-        """
+        """Signal the thread to end, and wait ``join_s`` for it; one in a hung read is left behind."""
         self.is_running = False
         had_thread = self._worker.is_alive
         self._worker.stop(join_s)
@@ -236,10 +225,10 @@ class Sampler:
         """Count a crash, log it once, and close, so that the next read reopens the driver."""
         self.status.last_error = _text(error)
         if not self._worker.is_current:
-            self.counts.failures += 1
+            self.status.failures += 1
             self._logger.warn("start", f"{self.name}: {self.status.last_error}", level=logging.ERROR)
             return
-        self.counts.crashes += 1
+        self.status.crashes += 1
         pause_s = self._worker.restart_due_s - self._clock()
         try:
             text = "GPU telemetry: %s: the sampler crashed with %s; it starts again in %g s"
@@ -263,7 +252,9 @@ class Sampler:
             self._record_misconfigured(error)
             return False
         except NoSourceError as error:
-            self._record_no_source(error)
+            self.schedule.no_source(self._clock())
+            self.status.no_source = str(error)
+            self._report(error)
         except Exception as error:  # noqa: BLE001 - a driver binding may raise anything; none may end the thread
             self._record_failure(error, started)
         else:
@@ -282,7 +273,7 @@ class Sampler:
     def _check(self, row: GpuSample) -> GpuSample:
         row, wrong = drop_implausible(row)
         if wrong:
-            self.counts.implausible += len(wrong)
+            self.status.implausible += len(wrong)
             self._logger.warn("implausible", f"{row.device}: implausible {', '.join(wrong)}")
         return row
 
@@ -300,27 +291,22 @@ class Sampler:
         now = self._clock()
         self._count_overrun(started, now)
         self.schedule.failed(now)
-        self.counts.failures += 1
+        self.status.failures += 1
         self.status.no_source = None
         text = self.status.last_error = _text(error)
         self._logger.warn("failed", text if text.startswith(self.name) else f"{self.name}: {text}")
         self._report(error)
 
-    def _record_no_source(self, error: NoSourceError) -> None:
-        self.schedule.no_source(self._clock())
-        self.status.no_source = str(error)
-        self._report(error)
-
     def _record_misconfigured(self, error: ProviderMisconfigured) -> None:
-        self.counts.failures += 1
+        self.status.failures += 1
         self.status.no_source = None
         self.status.last_error = self.status.misconfigured = str(error)
         _log.critical("GPU telemetry ends: %s", error)
         self._report(error)
 
     def _count_overrun(self, started: float, now: float) -> None:
-        if now - started > max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S):
-            self.counts.overruns += 1
+        if now - started > self.deadline_s:
+            self.status.overruns += 1
             self._logger.warn("overrun", f"{self.name}: a read took {now - started:.1f} s")
 
     def _is_abandoned(self) -> bool:
@@ -335,10 +321,9 @@ class Sampler:
         try:
             callback(argument)
         except Exception as error:  # noqa: BLE001 - a listener must not end the sampling
-            self.counts.callback_errors += 1
-            self._logger.warn(
-                "callback", f"the receiver of GPU samples raised {_text(error)}", level=logging.ERROR
-            )
+            self.status.callback_errors += 1
+            text = f"the receiver of GPU samples raised {_text(error)}"
+            self._logger.warn("callback", text, level=logging.ERROR)
 
     def _close(self) -> None:
         try:

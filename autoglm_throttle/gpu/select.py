@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.gpu.auto import AutoProvider
-from autoglm_throttle.gpu.nvml import EXTRA, NvmlProvider
+from autoglm_throttle.gpu.nvml.provider import EXTRA, NvmlProvider
 from autoglm_throttle.settings.groups.gpu import GpuItem, parse_items
+from autoglm_throttle.types.errors import NoSourceError, NotPresentError, PackageMissingError
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.gpu import GpuSettings
-    from autoglm_throttle.types import Clock, GpuProvider
+    from autoglm_throttle.types import Clock, GpuProvider, GpuSample
+
+_log = logging.getLogger("autoglm_throttle")
+
+DRIVER = Path("/dev/nvidiactl")
+"""Exists while NVIDIA's driver is loaded on Linux. A missing package is then logged as a warning."""
 
 
 def providers(
@@ -42,15 +49,18 @@ def providers(
     names: dict[str, int] = {}
 
     def made(item: GpuItem) -> GpuProvider:
-        name = _unique(item.kind if item.url is None else f"{item.kind}:{item.url.place}", names)
+        name = item.kind if item.url is None else f"{item.kind}:{item.url.place}"
+        # Two engines may share a host and a port: from the second of its kind on a name has a number.
+        names[name] = names.get(name, 0) + 1
+        if names[name] > 1:
+            name = f"{name}#{names[name]}"
         if item.url is not None:
-            from autoglm_throttle.gpu.scrape_provider import Scrape, ScrapeProvider
+            from autoglm_throttle.gpu.scrape.provider import Scrape, ScrapeProvider
 
-            return ScrapeProvider(
-                Scrape(item.kind, item.url, settings.gpu_selector), name=name, clock=clock, wall=wall
-            )
+            scrape = Scrape(item.kind, item.url, settings.gpu_selector)
+            return ScrapeProvider(scrape, name=name, clock=clock, wall=wall)
         if item.kind == "fake":
-            from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+            from autoglm_throttle.gpu.recorded import RecordedProvider
 
             hang: Callable[[float], object] | None = None if manual else time.sleep
             return RecordedProvider(item.file, clock=clock, name=name, hang=hang)
@@ -68,7 +78,64 @@ def _nvidia(kind: str, devices: tuple[str, ...], clock: Clock) -> GpuProvider:
     return nvml
 
 
-def _unique(name: str, names: dict[str, int]) -> str:
-    """Return the name, numbered from the second of its kind on: two engines may share a host and a port."""
-    names[name] = names.get(name, 0) + 1
-    return name if names[name] == 1 else f"{name}#{names[name]}"
+class AutoProvider:
+    """Uses the first of several providers that finds anything to read; chosen at the first ``read``.
+
+    Some drivers hang while they are opened, so the choice is made on the sampler's thread.
+    A candidate without driver, device or package is skipped. A candidate with a driver that does not work
+    is chosen: there is a GPU, and its telemetry is blind. The choice is final once made, so that a lost
+    source is not mistaken for a missing one.
+
+    Args:
+        candidates: providers in the order of preference.
+    """
+
+    def __init__(self, candidates: Sequence[GpuProvider]) -> None:
+        self.name: str = "auto"
+        self.min_interval_s: float = max((one.min_interval_s for one in candidates), default=0.0)
+        self._candidates = tuple(candidates)
+        self._selected: GpuProvider | None = None
+        self._tried = ""
+
+    def __repr__(self) -> str:
+        return f"AutoProvider({self._selected or self._tried or 'not tried yet'})"
+
+    def read(self) -> Sequence[GpuSample]:
+        """Read the chosen source; choose one first if there is none yet.
+
+        Raises:
+            NoSourceError: no candidate has anything to read.
+            ProviderUnavailable: the source is there and cannot be read now.
+            ProviderMisconfigured: it is there and can never be read as configured.
+        """
+        if self._selected is not None:
+            return self._selected.read()
+        tried = []
+        level = logging.INFO
+        for candidate in self._candidates:
+            try:
+                rows = candidate.read()
+            except (NotPresentError, PackageMissingError) as error:
+                candidate.close()
+                if isinstance(error, PackageMissingError) and DRIVER.exists():
+                    level = logging.WARNING
+                tried.append(f"{candidate.name}: {error}")
+            else:
+                self._selected, self.name = candidate, candidate.name
+                return rows
+        text = "; ".join(tried)
+        # Log only a changed result: the sampler retries once a minute.
+        if text != self._tried:
+            self._tried = text
+            _log.log(level, "GPU telemetry: no source found (%s)", text)
+        raise NoSourceError(f"no GPU found ({text})")
+
+    def close(self) -> None:
+        """Close every candidate."""
+        for candidate in self._candidates:
+            candidate.close()
+
+    def reset_after_fork(self) -> None:
+        """Drop the handles of every candidate, without a driver call."""
+        for candidate in self._candidates:
+            candidate.reset_after_fork()

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.gpu.provider_errors import NoSourceError
+from autoglm_throttle.gpu.interval import Schedule
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
-from autoglm_throttle.gpu.sample_copy import lost
-from autoglm_throttle.gpu.schedule import Schedule
+from autoglm_throttle.gpu.sanity import lost
 from autoglm_throttle.store.client import SyncScript
 from autoglm_throttle.store.gpu_hosts import HostTable, default_stale_after_s
 from autoglm_throttle.store.gpu_payload import decode, encode
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types.errors import NoSourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
-from autoglm_throttle.gpu.sample_copy import lost
+from autoglm_throttle.gpu.sanity import lost
 
 if TYPE_CHECKING:
     from autoglm_throttle.store.gpu_payload import PublishedSamples

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu import recording
+from autoglm_throttle.gpu import recorded
 from autoglm_throttle.gpu.sanity import drop_implausible
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 
@@ -184,7 +184,7 @@ def _row(columns: list[Any], line: object, host: str) -> GpuSample:
     cells = dict(zip(columns, line, strict=True))
     age_s = _seconds(cells.pop(_AGE, None))
     try:
-        values = recording.row(cells)
+        values = recorded.row(cells)
     except ProviderMisconfigured as error:
         raise ValueError(str(error)) from None
     if not values.get("device") or "index" not in values or not 0.0 <= age_s < math.inf:

@@ -286,7 +286,7 @@ class FakeNvml(FakeNvmlLibrary):
 
     Example:
         >>> from autoglm_throttle.testing import FakeNvml
-        >>> from autoglm_throttle.gpu.nvml import NvmlProvider
+        >>> from autoglm_throttle.gpu.nvml.provider import NvmlProvider
         >>> library = FakeNvml(devices=2)
         >>> library.set(0, gpu=92, power_mw=612_500)
         >>> library.fail(1, "any", 15)

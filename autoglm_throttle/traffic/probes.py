@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle._runtime.worker import Worker
-from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
-from autoglm_throttle.gpu.http_page import Deadline, HttpPage, WrongStatusError, fetch
+from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series, parse
+from autoglm_throttle.gpu.scrape.http import Deadline, HttpPage, WrongStatusError, fetch
 from autoglm_throttle.settings.groups.gpu import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import ProviderUnavailable

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoglm_throttle.gpu.verdict_table import BUSY_PCT, DRAM_WORKING, IDLE_PCT, TENSOR_WORKING
+from autoglm_throttle.gpu.verdict.table import BUSY_PCT, DRAM_WORKING, IDLE_PCT, TENSOR_WORKING
 from autoglm_throttle.settings.groups.gpu import VerdictSettings
 
 _DEFAULTS = VerdictSettings()

@@ -15,7 +15,7 @@ from typing import Any
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import GpuSample, GpuView, ProviderUnavailable, ServiceStats
 

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.gpu.recorded import RecordedProvider
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.store import fleet as fleet_module
 from autoglm_throttle.store import leased_buckets

@@ -13,8 +13,8 @@ from autoglm_throttle import (
     ThrottleMiddleware,
 )
 from autoglm_throttle.asgi import middleware
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
+from autoglm_throttle.types.errors import NoSourceError
 from tests.admission.demands import decided
 
 

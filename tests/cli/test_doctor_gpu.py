@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_gpu, main
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.testing import FakeNvml
 from autoglm_throttle.types import GpuSample, ProviderUnavailable
+from autoglm_throttle.types.errors import NoSourceError
 from tests.cli.doctor_results import Doctor
 from tests.gpu.exporter_texts import text
 from tests.gpu.metrics_server import BadServer, page, served

@@ -19,9 +19,9 @@ import pytest
 from autoglm_throttle.cli import gpu_reader, main
 from autoglm_throttle.cli.gpu_reader import GpuReader, GpuReading, GpuSource
 from autoglm_throttle.cli.gpu_table import as_document, as_text
-from autoglm_throttle.gpu.sample_copy import MEASURED
+from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.gpu.verdict_tracker import SPAN_S, VerdictTracker
+from autoglm_throttle.gpu.verdict.tracker import SPAN_S, VerdictTracker
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import FakeNvml
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView, ProviderUnavailable

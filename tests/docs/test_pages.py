@@ -13,7 +13,7 @@ import pytest
 
 from autoglm_throttle import Throttle, ThrottleMiddleware
 from autoglm_throttle.cli import main
-from autoglm_throttle.gpu.recording import COLUMNS
+from autoglm_throttle.gpu.recorded import COLUMNS
 from autoglm_throttle.settings import PREFIX, Settings, settings_table
 from examples.existing_service import app as existing
 from tests.docs.pages import LOAD_TEST_COMMANDS, PAGES, ROOT, Block, Command, blocks, commands

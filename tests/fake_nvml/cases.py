@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import pynvml
 import pytest
 
-from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.provider_errors import NoSourceError, NotPresentError
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types.errors import NoSourceError, NotPresentError
 
 UUID = "GPU-00000000-0000-0000-0000-{:012d}"
 MIG_UUID = "MIG-00000000-0000-0000-0000-{:012d}"

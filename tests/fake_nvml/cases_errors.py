@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.provider_errors import NotPresentError
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.types import GpuSample, ProviderUnavailable
+from autoglm_throttle.types.errors import NotPresentError
 from tests.fake_nvml.cases import World, provider, raised
 
 TELLS: dict[str, tuple[str, ...]] = {

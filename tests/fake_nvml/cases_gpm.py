@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.types import GpuSample
 from tests.fake_nvml.cases import World, provider
 

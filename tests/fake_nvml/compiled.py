@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pynvml
 
-from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings.groups.gpu import GpuSettings

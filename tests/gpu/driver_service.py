@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.gpu.recorded import RecordedProvider
 from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
@@ -100,7 +100,7 @@ async def state(request: Request) -> Response:
             "sources": [one.state for one in snapshot.sources],
             "failures": [one.failures for one in snapshot.sources],
             "callback_errors": sum(
-                s.counts.callback_errors for s in throttle.control.monitor.samplers.values()
+                s.status.callback_errors for s in throttle.control.monitor.samplers.values()
             ),
         }
     return JSONResponse(seen)

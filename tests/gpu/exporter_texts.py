@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoglm_throttle.gpu.exposition import Series, parse
+from autoglm_throttle.gpu.scrape.exposition import Series, parse
 
 TEXTS = Path(__file__).parent / "texts"
 

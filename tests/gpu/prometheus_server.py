@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable
 from urllib.parse import parse_qs, urlsplit
 
-from autoglm_throttle.gpu.exposition import Series
+from autoglm_throttle.gpu.scrape.exposition import Series
 from tests.gpu.metrics_server import page
 
 LOOK_BACK_S = 300.0

@@ -94,10 +94,6 @@ def test_steps_scale_with_the_interval_and_end_at_the_longest(
     assert tuple(chosen) == steps
 
 
-def test_repr_shows_the_interval() -> None:
-    assert repr(settled(0.5)[0]) == "AdaptiveInterval(5 s)"
-
-
 @pytest.mark.parametrize(
     ("interval_s", "max_s"),
     [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (1.0, math.nan), (1.0, math.inf)],

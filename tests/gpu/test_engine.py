@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle import GpuSample, ProviderUnavailable, TelemetryState
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import Signal
+from autoglm_throttle.types.errors import NoSourceError
 from tests.gpu.throttled_service import Named, Service
 
 STALE_S = 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.freshness import FORGET_S, MOST_ROWS, RefreshDetector, RefreshInfo
+from autoglm_throttle.gpu.scrape.freshness import FORGET_S, MOST_ROWS, RefreshDetector, RefreshInfo
 from autoglm_throttle.types import GpuSample
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu import dcgm
-from autoglm_throttle.gpu.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, parse_devices
-from autoglm_throttle.gpu.exposition import Series
-from autoglm_throttle.gpu.freshness import RefreshInfo
 from autoglm_throttle.gpu.sanity import RANGES, drop_implausible
+from autoglm_throttle.gpu.scrape import dcgm
+from autoglm_throttle.gpu.scrape.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, parse_devices
+from autoglm_throttle.gpu.scrape.exposition import Series
+from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample, ThrottleBit
 from tests.gpu.exporter_texts import series
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.engines import PRESETS, SGLANG, VLLM, is_reachable, parse_engine
-from autoglm_throttle.gpu.exposition import Series
+from autoglm_throttle.gpu.scrape.engines import PRESETS, SGLANG, VLLM, is_reachable, parse_engine
+from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.types import GpuSample
 from tests.gpu.exporter_texts import series
 

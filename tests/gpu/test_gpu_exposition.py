@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoglm_throttle.gpu.exposition import MOST_LINES, MalformedExpositionError, Series, parse
+from autoglm_throttle.gpu.scrape.exposition import MOST_LINES, MalformedExpositionError, Series, parse
 from tests.gpu.exporter_texts import TEXTS, series, text
 
 NAMES = st.sampled_from(["le", "_", "Hostname", "GPU_I_ID", "a1"])

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.http_page import MOST_BYTES, Deadline, HttpPage, WrongStatusError, _context, fetch
+from autoglm_throttle.gpu.scrape.http import MOST_BYTES, Deadline, HttpPage, WrongStatusError, _context, fetch
 from autoglm_throttle.settings.groups.gpu import ScrapeUrl, parse_items
 from autoglm_throttle.types import ProviderUnavailable
 from tests.gpu.metrics_server import BadServer, page, raw, served

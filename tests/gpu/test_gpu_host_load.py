@@ -5,70 +5,83 @@ from __future__ import annotations
 import math
 import os
 import runpy
-from pathlib import Path
+from collections.abc import Callable
+from typing import NamedTuple
 
+import psutil
 import pytest
 
 from autoglm_throttle.gpu import host
-from autoglm_throttle.gpu.host import STAT, HostSampler, HostStats
+from autoglm_throttle.gpu.host import HostSampler, HostStats
 
 
-def times(user: int, idle: int, iowait: int) -> str:
-    return f"cpu  {user} 0 0 {idle} {iowait} 0 0 0 0 0\ncpu0 1 2 3 4 5\n"
+class Times(NamedTuple):
+    """Seconds of all cores in the order of psutil; a guest's are those of user, too."""
+
+    user: float = 0.0
+    nice: float = 0.0
+    system: float = 0.0
+    idle: float = 0.0
+    iowait: float = 0.0
+    irq: float = 0.0
+    softirq: float = 0.0
+    steal: float = 0.0
+    guest: float = 0.0
+    guest_nice: float = 0.0
+
+
+def read_in_turn(*times: object) -> Callable[[], object]:
+    return iter(times).__next__
 
 
 def average() -> tuple[float, float, float]:
     return (6.0, 1.0, 1.0)
 
 
-def test_load_is_per_core_and_iowait_since_the_reading_before(tmp_path: Path) -> None:
-    stat = tmp_path / "stat"
-    host = HostSampler(average, 8, stat)
-    stat.write_text(times(100, 100, 100))
+def test_load_is_per_core_and_iowait_since_the_reading_before() -> None:
+    first, later = Times(user=100, idle=100, iowait=100), Times(user=150, idle=120, iowait=130, guest=150)
+    host = HostSampler(average, 8, read_in_turn(first, later, later, later._replace(user=250)))
     assert host.read() == HostStats(0.75, None)
-    stat.write_text(times(150, 120, 130))
     assert host.read() == HostStats(0.75, 0.3)
     assert host.read().iowait is None, "no time has passed"
-    stat.write_text(times(250, 120, 130))
     assert host.read().iowait == 0.0
 
 
-def test_falling_counter_is_unknown(tmp_path: Path) -> None:
-    stat = tmp_path / "stat"
-    host = HostSampler(average, 8, stat)
-    for text in (times(100, 100, 100), times(190, 100, 90)):
-        stat.write_text(text)
-        seen = host.read()
-    assert seen.iowait is None
-
-
-@pytest.mark.parametrize(
-    "text", ["", "cpu 1 2 3\n", "cpu a b c d e f g h\n", "intr 1 2 3 4 5 6 7 8\n", "cpu \xff\n"]
-)
-def test_malformed_table_is_unknown(tmp_path: Path, text: str) -> None:
-    stat = tmp_path / "stat"
-    stat.write_text(text, encoding="latin-1")
-    host = HostSampler(average, 8, stat)
+def test_falling_counter_is_unknown() -> None:
+    host = HostSampler(
+        average, 8, read_in_turn(Times(100, idle=100, iowait=100), Times(190, idle=100, iowait=90))
+    )
     assert [host.read().iowait, host.read().iowait] == [None, None]
 
 
-def test_host_without_figures_is_unknown(tmp_path: Path) -> None:
+def test_system_without_iowait_is_unknown() -> None:
+    host = HostSampler(average, 8, read_in_turn(None, (1.0, 2.0), None))
+    assert [host.read().iowait for _ in range(3)] == [None] * 3
+
+
+def test_without_psutil_iowait_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_psutil", lambda: None)
+    sampler = HostSampler(average, 8)
+    assert [sampler.read(), sampler.read()] == [HostStats(0.75, None)] * 2
+
+
+def test_host_without_figures_is_unknown() -> None:
     def rejects() -> tuple[float, float, float]:
         raise OSError("load average is unobtainable")
 
-    host = HostSampler(rejects, 8, tmp_path / "absent")
+    host = HostSampler(rejects, 8, lambda: None)
     assert [host.read(), host.read()] == [HostStats(None, None)] * 2
 
 
-def test_unknown_core_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_core_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert HostSampler(average, stat=tmp_path / "absent").read() == HostStats(None, None)
+    assert HostSampler(average, cpu_times=lambda: None).read() == HostStats(None, None)
 
 
-def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "getloadavg")
     afresh = runpy.run_path(host.__file__)["HostSampler"]
-    assert afresh(cores=8, stat=tmp_path / "absent").read() == (None, None)
+    assert afresh(cores=8, cpu_times=lambda: None).read() == (None, None)
 
 
 def test_this_host() -> None:
@@ -79,4 +92,4 @@ def test_this_host() -> None:
     assert math.isfinite(load)
     assert load >= 0.0
     assert iowait is None or 0.0 <= iowait <= 1.0
-    assert STAT.exists() or iowait is None
+    assert hasattr(psutil.cpu_times(), "iowait") or iowait is None

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.merge import MergedDevice, load_pct, merge
+from autoglm_throttle.gpu.aggregate import MergedDevice, load_pct, merge
 from autoglm_throttle.gpu.sample_builder import FieldReport, identity
-from autoglm_throttle.gpu.sample_copy import MEASURED, lost
+from autoglm_throttle.gpu.sanity import MEASURED, lost
 from autoglm_throttle.types import GpuSample
 
 UUID = "GPU-4f0c2a3e-9b1d-4c57-8a66-012345678900"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.gpu.monitor import JOIN_S, GpuMonitor
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.testing import FakeGpu, ManualClock
@@ -26,6 +25,7 @@ from autoglm_throttle.types import (
     ServiceStats,
     TelemetryState,
 )
+from autoglm_throttle.types.errors import NoSourceError
 
 IDLE = ServiceStats()
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.provider_errors import PackageMissingError
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.testing import FakeNvml
 from autoglm_throttle.testing.nvml import FakeNvmlLibrary
 from autoglm_throttle.types import GpuProvider
+from autoglm_throttle.types.errors import PackageMissingError
 from tests.fake_nvml.cases import World, provider, state_key
 from tests.fake_nvml.every import CASES
 

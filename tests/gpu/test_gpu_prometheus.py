@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series
-from autoglm_throttle.gpu.prometheus import read, server_error, target, times_query, values_query
+from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series
+from autoglm_throttle.gpu.scrape.prometheus import read, server_error, target, times_query, values_query
 
 LABELS = {"UUID": "GPU-a", "instance": "node-1:9400"}
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.nvml_gpm import GAP_S
-from autoglm_throttle.gpu.provider_errors import NotPresentError, PackageMissingError
+from autoglm_throttle.gpu.nvml.gpm import GAP_S
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.types import GpuSample
+from autoglm_throttle.types.errors import NotPresentError, PackageMissingError
 
 pytestmark = pytest.mark.gpu
 

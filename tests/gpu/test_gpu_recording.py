@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.recording import COLUMNS, GIVEN, GpuRecording, RecordedRow, parse, row
+from autoglm_throttle.gpu.recorded import COLUMNS, GIVEN, GpuRecording, RecordedRow, parse, row
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 
 TIMED = """t_s,device,utilization_pct,memory_used_bytes,event

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types.errors import NoSourceError
 from tests.gpu.sampler_doubles import ROW, SampleRecorder, Source, StepClock, raising, sampler_threads
 
 
@@ -23,7 +23,7 @@ def test_tick_reads_in_caller_and_drops_implausible_values(
     sampler = Sampler(Source(lambda: [odd, ROW]), listener.samples, interval_s=1.0, clock=clock)
     sampler.tick()
     assert listener.rows == [[replace(ROW, utilization_pct=None), ROW]]
-    assert (sampler.counts.implausible, sampler.counts.failures, sampler.is_running) == (2, 0, False)
+    assert (sampler.status.implausible, sampler.status.failures, sampler.is_running) == (2, 0, False)
 
 
 def test_an_empty_reading_is_not_handed_on(listener: SampleRecorder) -> None:
@@ -37,17 +37,17 @@ def test_a_failure_is_counted_reported_and_kept(listener: SampleRecorder, clock:
     source = Source(raising(error))
     sampler = Sampler(source, listener.samples, listener.failure, interval_s=1.0, clock=clock)
     sampler.tick()
-    assert (sampler.counts.failures, sampler.status.last_error, listener.errors) == (1, "no driver", [error])
+    assert (sampler.status.failures, sampler.status.last_error, listener.errors) == (1, "no driver", [error])
     source.reading = lambda: [ROW]
     sampler.tick()
-    assert (sampler.counts.failures, len(listener.rows)) == (1, 1)
+    assert (sampler.status.failures, len(listener.rows)) == (1, 1)
     assert sampler.status.last_error is not None
 
 
 def test_without_a_listener_a_failure_is_only_counted(listener: SampleRecorder) -> None:
     sampler = Sampler(Source(raising(OSError("x"))), listener.samples, interval_s=1.0)
     sampler.tick()
-    assert sampler.counts.failures == 1
+    assert sampler.status.failures == 1
 
 
 def test_error_is_logged_once_in_thirty_seconds(
@@ -74,7 +74,7 @@ def test_nothing_there_is_no_failure_and_is_visible(listener: SampleRecorder, cl
     source = Source(raising(NoSourceError("no GPU found")))
     sampler = Sampler(source, listener.samples, listener.failure, interval_s=1.0, clock=clock)
     sampler.tick()
-    assert (sampler.status.no_source, sampler.counts.failures, len(listener.errors)) == ("no GPU found", 0, 1)
+    assert (sampler.status.no_source, sampler.status.failures, len(listener.errors)) == ("no GPU found", 0, 1)
     source.reading = lambda: [ROW]
     sampler.tick()
     assert sampler.status.no_source is None
@@ -102,7 +102,7 @@ def test_a_listener_that_raises_is_caught_and_counted(listener: SampleRecorder) 
     sampler.tick()
     source.reading = raising(OSError("x"))
     sampler.tick()
-    assert (sampler.counts.callback_errors, sampler.counts.failures) == (2, 1)
+    assert (sampler.status.callback_errors, sampler.status.failures) == (2, 1)
 
 
 @pytest.mark.parametrize(("took_s", "overruns"), [(0.2, 0), (0.5, 0), (0.6, 1)])
@@ -115,7 +115,7 @@ def test_a_read_longer_than_half_the_interval_is_an_overrun(
 
     sampler = Sampler(Source(slow), listener.samples, interval_s=1.0, clock=clock)
     sampler.tick()
-    assert sampler.counts.overruns == overruns
+    assert sampler.status.overruns == overruns
 
 
 def test_stop_without_thread_closes_and_tick_still_works(listener: SampleRecorder) -> None:
@@ -170,7 +170,7 @@ def test_listener_interval_is_sooner_now_later_after_read(
 ) -> None:
     sampler = Sampler(Source(), lambda rows: sampler.set_interval(interval_s), interval_s=1.0, clock=clock)
     sampler.tick()
-    assert sampler.counts.callback_errors == 0
+    assert sampler.status.callback_errors == 0
     assert sampler.interval_s == interval_s
     assert sampler.schedule.due_s == clock.now + due_s
     clock.now += due_s
@@ -214,7 +214,7 @@ def test_the_deadline_follows_the_pace(
     sampler = Sampler(Source(slow), listener.samples, interval_s=1.0, clock=clock)
     sampler.set_interval(interval_s)
     sampler.tick()
-    assert sampler.counts.overruns == overruns
+    assert sampler.status.overruns == overruns
 
 
 # What it tells of itself.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from autoglm_throttle.gpu.interval import Schedule
 from autoglm_throttle.gpu.sampler import Sampler
-from autoglm_throttle.gpu.schedule import Schedule
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 from tests.gpu.sampler_doubles import (
     PATIENCE_S,
@@ -61,7 +61,7 @@ def test_crash_is_counted_logged_once_and_no_misconfiguration(
     source.reading = raising(error)
     sampler.start()
     source.wait()
-    assert (sampler.counts.crashes, sampler.counts.failures, sampler.status.misconfigured) == (1, 0, None)
+    assert (sampler.status.crashes, sampler.status.failures, sampler.status.misconfigured) == (1, 0, None)
     assert sampler.status.last_error == f"{type(error).__name__}: {error}"
     assert (sampler.is_running, sampler.has_crashed, sampler.status.reading_since_s) == (True, True, None)
     (record,) = caplog.records
@@ -79,7 +79,7 @@ def test_a_fault_of_our_own_is_a_crash_like_any_other(
     monkeypatch.setattr(Schedule, "begin", raising(AttributeError("x")))
     sampler.start()
     source.wait()
-    assert (sampler.counts.crashes, sampler.status.misconfigured) == (1, None)
+    assert (sampler.status.crashes, sampler.status.misconfigured) == (1, None)
     assert "TypeError" in str(sampler.status.last_error), "it takes no arguments"
 
 
@@ -133,7 +133,7 @@ def test_a_closing_that_crashes_too_is_no_second_crash(
         clock.now += 1.0
         sampler.wake()
         listener.wait()
-    assert sampler.counts.crashes == 1
+    assert sampler.status.crashes == 1
 
 
 # A thread that is missing.
@@ -187,7 +187,7 @@ def test_no_thread_to_be_had_is_tried_again_later(
         sampler.start()
         assert (sampler.is_running, sampler.has_crashed) == (False, True)
         assert sampler.status.last_error == "RuntimeError: can't start new thread"
-        assert (sampler.counts.failures, sampler.counts.crashes) == (1, 0)
+        assert (sampler.status.failures, sampler.status.crashes) == (1, 0)
     sampler.restart_if_dead(clock.now + 0.999)
     assert not sampler_threads()
     clock.now += 1.0

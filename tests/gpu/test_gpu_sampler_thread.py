@@ -113,7 +113,7 @@ def test_a_listener_may_stop_the_sampler() -> None:
     for thread in sampler_threads():
         join(thread)
     assert not runs(sampler)
-    assert sampler.counts.callback_errors == 0
+    assert sampler.status.callback_errors == 0
 
 
 def test_a_misconfiguration_ends_the_thread_until_a_new_start(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.schedule import NextRead, Schedule
+from autoglm_throttle.gpu.interval import NextRead, Schedule
 
 SECONDS = st.floats(0.0, 1e6)
 INTERVALS = st.floats(0.2, 60.0)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.exposition import Series, parse
-from autoglm_throttle.gpu.scrape_provider import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
+from autoglm_throttle.gpu.scrape.exposition import Series, parse
+from autoglm_throttle.gpu.scrape.provider import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
 from autoglm_throttle.settings.groups.gpu import parse_items
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.exporter_texts import series, text

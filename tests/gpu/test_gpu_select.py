@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.gpu.auto import AutoProvider
-from autoglm_throttle.gpu.nvml import NvmlProvider
-from autoglm_throttle.gpu.provider_errors import NoSourceError, NotPresentError, PackageMissingError
-from autoglm_throttle.gpu.recorded_provider import RecordedProvider
-from autoglm_throttle.gpu.scrape_provider import ScrapeProvider
-from autoglm_throttle.gpu.select import providers
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
+from autoglm_throttle.gpu.recorded import RecordedProvider
+from autoglm_throttle.gpu.scrape.provider import ScrapeProvider
+from autoglm_throttle.gpu.select import AutoProvider, providers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import Clock, GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types.errors import NoSourceError, NotPresentError, PackageMissingError
 from tests.gpu.sampler_doubles import StepClock
 
 ROW = GpuSample(device="GPU-a", index=0, taken_at_s=1.0, source="test")
@@ -138,7 +137,7 @@ def test_a_missing_package_beside_a_driver_is_a_warning(
     device = tmp_path / "nvidiactl"
     if driver:
         device.touch()
-    monkeypatch.setattr("autoglm_throttle.gpu.auto.DRIVER", device)
+    monkeypatch.setattr("autoglm_throttle.gpu.select.DRIVER", device)
     with caplog.at_level(logging.INFO, "autoglm_throttle"), pytest.raises(NoSourceError):
         AutoProvider([Candidate(PackageMissingError("install it"))]).read()
     assert [record.levelname for record in caplog.records] == [level]

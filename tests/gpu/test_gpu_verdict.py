@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.verdict_table import SIGNALS, TABLE, VerdictInput, classify, confidence
-from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.gpu.verdict.table import SIGNALS, TABLE, VerdictInput, classify, confidence
+from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import GpuCondition, ServiceStats
 from tests.gpu.cases.replay_case import Case, Phase, Player, labels, row, view

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.device_selection import (
+from autoglm_throttle.gpu.nvml.visible import (
     DeviceInfo,
     DeviceSelection,
     MigInstance,

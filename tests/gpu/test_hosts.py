@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import TelemetryState
-from autoglm_throttle.gpu.exposition import Series
+from autoglm_throttle.gpu.scrape.exposition import Series
 from tests.gpu.metrics_server import BadServer, served
 from tests.gpu.prometheus_server import PrometheusServer
 from tests.gpu.throttled_service import START_S, WALL_S, Service, of_settings

@@ -70,7 +70,7 @@ def test_numbers_reach_requests_only_through_the_control_state(
         assert 0.0 <= control_state.factor <= 1.0
         assert service.detail() in {"", "gpu:overload"}
     assert service.throttle.snapshot().sources[0].failures == 0
-    assert service.throttle.control.monitor.samplers["fake"].counts.callback_errors == 0
+    assert service.throttle.control.monitor.samplers["fake"].status.callback_errors == 0
 
 
 @pytest.mark.parametrize("stamp", ["0", "-1", "NaN", "1e300", str(WALL_S), "99999999999999999999"])

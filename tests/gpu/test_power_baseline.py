@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.clock_baseline import ClockBaseline
-from autoglm_throttle.gpu.power_baseline import LEARN_S, PowerBaseline
-from autoglm_throttle.gpu.window_mean import WindowMean
+from autoglm_throttle.gpu.verdict.baselines import LEARN_S, ClockBaseline, PowerBaseline, WindowMean
 from autoglm_throttle.types import GpuSample
 
 LIMIT_W = 400.0
@@ -39,7 +37,6 @@ def test_the_limit_is_the_scale_until_the_range_is_known() -> None:
     assert (power.idle_w, power.busy_w) == (60.0, 260.0)
     assert power.share(110.0, LIMIT_W, LEARN_S - 1.0) == 110.0 / LIMIT_W
     assert power.share(110.0, LIMIT_W, LEARN_S) == 0.25
-    assert "60.0" in repr(power)
 
 
 @pytest.mark.parametrize(("busy_w", "share"), [(120.0, 0.25), (121.0, 40.0 / 61.0)])
@@ -108,7 +105,6 @@ def test_full_speed_is_maximum_until_baseline_is_known() -> None:
     assert shares == [0.7] * 32 + [1.0] * 8, "three spans of ten seconds"
     assert speed.learned_mhz == 1400.0
     assert speed.share(row(1050.0)) == 0.75
-    assert "1400" in repr(speed)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.gpu.recorded import RecordedProvider
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.sampler_doubles import StepClock
 

@@ -24,7 +24,7 @@ class Source:
         self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0
     ) -> list[FieldReport]:
         self.reading.update(rows, now, interval_s)
-        return list(self.reading.reports)
+        return list(self.reading.reports.values())
 
     def one(self, *rows: GpuSample, now: float = 0.0, interval_s: float | None = 1.0) -> FieldReport:
         (report,) = self.reports(*rows, now=now, interval_s=interval_s)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.sample_copy import changed, lost
+from autoglm_throttle.gpu.sanity import changed, lost
 from autoglm_throttle.types import GpuSample
 
 ROW = GpuSample(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.throughput import Throughput, ThroughputTracker
+from autoglm_throttle.gpu.verdict.throughput import Throughput, ThroughputTracker
 from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
 from tests.gpu.cases.replay_case import row, view
 

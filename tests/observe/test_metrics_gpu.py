@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.monitor import SourceView
-from autoglm_throttle.gpu.sample_copy import MEASURED
+from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.observe.metric import PREFIX

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import Caller, ThrottleMiddleware
-from autoglm_throttle.gpu.recorded_provider import RecordedProvider
+from autoglm_throttle.gpu.recorded import RecordedProvider
 
 LIMIT = 5
 CHUNKS = 4

@@ -14,7 +14,7 @@ import pytest
 
 from autoglm_throttle import Settings, ThrottleError
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.gpu.nvml import NvmlProvider
+from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.observe import collector
 from autoglm_throttle.settings.groups.gpu import GpuSettings

@@ -120,7 +120,7 @@ def test_what_it_does_not_have_is_a_missing_function() -> None:
 def test_the_fixture_hides_what_the_machine_hides(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autoglm_throttle.gpu.nvml import NvmlProvider
+    from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     request.getfixturevalue("fake_nvml")

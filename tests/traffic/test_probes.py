@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from autoglm_throttle.gpu.exposition import Series
+from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.traffic import probes
 from autoglm_throttle.traffic.errors import TrafficError

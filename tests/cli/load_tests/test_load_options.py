@@ -15,12 +15,12 @@ from autoglm_throttle.cli.load_arguments import LoadArguments, Search
 from autoglm_throttle.cli.load_options import UsageError
 from autoglm_throttle.cli.run import LocalGpuProbe
 from autoglm_throttle.cli.run_options import is_loopback, split_url
-from autoglm_throttle.gpu.provider_errors import NoSourceError
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, TraceShape, Users
 from autoglm_throttle.traffic.probes import ProbeTargetLostError
 from autoglm_throttle.traffic.report import LIMITS_S
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.types import GpuSample, Priority
+from autoglm_throttle.types.errors import NoSourceError
 
 URL = "http://127.0.0.1:8000/v1/predict"
 HOST = "http://127.0.0.1:8000"

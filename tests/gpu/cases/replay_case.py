@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoglm_throttle.gpu.verdict_tracker import VerdictTracker
+from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuView, ServiceStats
 

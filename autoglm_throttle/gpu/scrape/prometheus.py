@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from autoglm_throttle.gpu.dcgm import NAMES
-from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series
+from autoglm_throttle.gpu.scrape.dcgm import NAMES
+from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series
 
 PATH: Final = "/api/v1/query"
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, raw_attribute
+from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, raw_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autoglm_throttle.gpu.nvml_calls import CallResult, Handle, NvmlCalls, NvmlError
+    from autoglm_throttle.gpu.nvml.calls import CallResult, Handle, NvmlCalls, NvmlError
 
 _log = logging.getLogger("autoglm_throttle")
 

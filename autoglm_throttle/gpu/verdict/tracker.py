@@ -1,6 +1,6 @@
 """Classifies each GPU (idle, productive, stalled ...) from several signals, not utilization alone.
 
-The rules are those of ``verdict_table``; this module applies them over time. A condition is entered, and
+The rules are those of ``verdict.table``; this module applies them over time. A condition is entered, and
 left, only after three new samples that span two seconds. A lost device is lost at once and starts anew when
 it recovers. With fewer samples, or between two conditions, only idle, working and unknown are possible.
 A stall ends with progress, or after ten seconds without a request in flight. It does not end because
@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.clock_baseline import ClockBaseline
-from autoglm_throttle.gpu.power_baseline import PowerBaseline
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
-from autoglm_throttle.gpu.throughput import ThroughputTracker
-from autoglm_throttle.gpu.verdict_table import (
+from autoglm_throttle.gpu.verdict.baselines import ClockBaseline, PowerBaseline, WorkBaseline
+from autoglm_throttle.gpu.verdict.table import (
     BUSY_PCT,
     IDLE_PCT,
     IMMEDIATE_RULES,
@@ -27,12 +25,12 @@ from autoglm_throttle.gpu.verdict_table import (
     classify,
     confidence,
 )
-from autoglm_throttle.gpu.work_baseline import WorkBaseline
+from autoglm_throttle.gpu.verdict.throughput import ThroughputTracker
 from autoglm_throttle.settings.groups.gpu import stale_at_least_s
 from autoglm_throttle.types import GpuCondition, GpuVerdict
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu.throughput import Throughput
+    from autoglm_throttle.gpu.verdict.throughput import Throughput
     from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
     from autoglm_throttle.types import DeviceKey, GpuSample, GpuView, ServiceStats
 

@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from autoglm_throttle.gpu.nvml_calls import Binding, DeviceLostError, Handle, NvmlCalls
-from autoglm_throttle.gpu.nvml_fields import FieldReader, device_specs, mig_specs
-from autoglm_throttle.gpu.nvml_gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
+from autoglm_throttle.gpu.nvml.calls import Binding, DeviceLostError, Handle, NvmlCalls
+from autoglm_throttle.gpu.nvml.fields import FieldReader, device_specs, mig_specs
+from autoglm_throttle.gpu.nvml.gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
 from autoglm_throttle.types import GpuSample, ThrottleBit
 
 if TYPE_CHECKING:

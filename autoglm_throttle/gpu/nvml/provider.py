@@ -14,17 +14,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.gpu import device_selection
-from autoglm_throttle.gpu.nvml_calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
-from autoglm_throttle.gpu.nvml_device import NvmlDevice, NvmlHandles, NvmlIdentity
-from autoglm_throttle.gpu.nvml_discovery import DeviceMap, driver_version, find_handles, list_devices
-from autoglm_throttle.gpu.provider_errors import NotPresentError, PackageMissingError
+from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
+from autoglm_throttle.gpu.nvml.device import NvmlDevice, NvmlHandles, NvmlIdentity
+from autoglm_throttle.gpu.nvml.visible import (
+    DeviceInfo,
+    DeviceMap,
+    driver_version,
+    find_handles,
+    list_devices,
+    select_all,
+    select_cuda,
+    select_listed,
+)
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types.errors import NotPresentError, PackageMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autoglm_throttle.gpu.nvml_calls import Binding, NvmlError
+    from autoglm_throttle.gpu.nvml.calls import Binding, NvmlError
     from autoglm_throttle.types import Clock, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
@@ -79,7 +87,7 @@ class NvmlProvider:
         """When the last reading began."""
         self._library: _OpenLibrary | None = None
         self._devices: list[NvmlDevice] = []
-        self._known_devices: dict[int, device_selection.DeviceInfo] = {}
+        self._known_devices: dict[int, DeviceInfo] = {}
         """Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances."""
         self._chosen: tuple[str, ...] = ()
         """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
@@ -158,22 +166,20 @@ class NvmlProvider:
         self._devices = [self._device(nvml, driver, by_index[index], slot) for index, slot in targets]
         self._chosen = tuple(device.identity.uuid for device in self._devices)
 
-    def _choose(self, infos: Sequence[device_selection.DeviceInfo]) -> Sequence[tuple[int, int | None]]:
+    def _choose(self, infos: Sequence[DeviceInfo]) -> Sequence[tuple[int, int | None]]:
         """Return index and MIG slot of each device to read."""
         listed = self._environ.get("CUDA_VISIBLE_DEVICES")
         # Re-opening selects the UUIDs of the first opening: a missing device is lost now, not misconfigured.
         if self._chosen and (self._wanted or listed is not None):
-            choice = device_selection.select_listed(self._chosen, infos)
+            choice = select_listed(self._chosen, infos)
         elif self._wanted:
-            choice = device_selection.select_listed(self._wanted, infos)
+            choice = select_listed(self._wanted, infos)
             if choice.unknown:
                 raise ProviderMisconfigured(_unknown_text(choice.unknown, infos))
         elif listed is not None:
-            choice = device_selection.select_cuda(
-                listed, infos, order=self._environ.get("CUDA_DEVICE_ORDER", "")
-            )
+            choice = select_cuda(listed, infos, order=self._environ.get("CUDA_DEVICE_ORDER", ""))
         else:
-            choice = device_selection.select_all(infos)
+            choice = select_all(infos)
         if not choice.targets:
             raise NotPresentError(_no_device_text(infos, listed))
         if choice.guessed:
@@ -259,13 +265,13 @@ def _unavailable(error: NvmlError) -> ProviderUnavailable:
     return kind(f"NVML {error.value} {error}" + (f": {remedy}" if remedy else ""))
 
 
-def _unknown_text(entries: Sequence[str], devices: Sequence[device_selection.DeviceInfo]) -> str:
+def _unknown_text(entries: Sequence[str], devices: Sequence[DeviceInfo]) -> str:
     present = [f"{info.index} = {info.uuid}" for info in devices]
     present += [instance.uuid for info in devices for instance in info.instances or ()]
     return f"no such GPU: {', '.join(entries)}; present are {', '.join(present) or 'none'}"
 
 
-def _no_device_text(devices: Sequence[device_selection.DeviceInfo], listed: str | None) -> str:
+def _no_device_text(devices: Sequence[DeviceInfo], listed: str | None) -> str:
     if not devices:
         return "the NVIDIA driver lists no GPU"
     if listed is not None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu.nvml_calls import UNSUPPORTED_CODES, raw_attribute
+from autoglm_throttle.gpu.nvml.calls import UNSUPPORTED_CODES, raw_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autoglm_throttle.gpu.nvml_calls import CallResult, Handle, NvmlCalls
+    from autoglm_throttle.gpu.nvml.calls import CallResult, Handle, NvmlCalls
 
 FIELD_CALL: Final = "nvmlDeviceGetFieldValues"
 

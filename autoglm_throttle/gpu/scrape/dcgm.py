@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.freshness import RefreshInfo
+from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample
 
 if TYPE_CHECKING:
-    from autoglm_throttle.gpu.exposition import Series
+    from autoglm_throttle.gpu.scrape.exposition import Series
     from autoglm_throttle.types import ThrottleBit
 
 _MIB: Final = 1024**2

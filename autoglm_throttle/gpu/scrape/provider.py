@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.gpu import dcgm, engines, prometheus
-from autoglm_throttle.gpu.exposition import MalformedExpositionError, Series, parse
-from autoglm_throttle.gpu.freshness import RefreshDetector, RefreshInfo
-from autoglm_throttle.gpu.http_page import Deadline, HttpPage, WrongStatusError, fetch
+from autoglm_throttle.gpu.scrape import dcgm, engines, prometheus
+from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series, parse
+from autoglm_throttle.gpu.scrape.freshness import RefreshDetector, RefreshInfo
+from autoglm_throttle.gpu.scrape.http import Deadline, HttpPage, WrongStatusError, fetch
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Reads NVIDIA devices through NVML."""

@@ -1,0 +1,264 @@
+"""Lists the devices and MIG instances of the driver, and selects those to measure.
+
+NVML ignores ``CUDA_VISIBLE_DEVICES``, so a service that computes on one device of eight would
+be measured by the other seven. The rules are those of NVIDIA's page on CUDA environment variables:
+an entry is an index, a ``GPU-`` or ``MIG-`` UUID of which a unique beginning is enough,
+or the older ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``.
+
+All look-ups go by index: the look-up by UUID fails for every device if any of them fell off the bus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autoglm_throttle.gpu.nvml.calls import (
+    LOST_CODES,
+    NO_PERMISSION,
+    NOT_FOUND,
+    UNINITIALIZED,
+    UNSUPPORTED_CODES,
+    DeviceLostError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from autoglm_throttle.gpu.nvml.calls import Binding, Call, CallResult, Handle, NvmlError
+
+Target = tuple[int, int | None]
+"""NVML index of a device, and the slot of a MIG instance on it; None for the whole device."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A MIG instance."""
+
+    slot: int
+    """Its place in the device's list."""
+    uuid: str
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device as the driver lists it."""
+
+    index: int
+    """NVML's number."""
+    uuid: str
+    """Empty if the device does not answer."""
+    name: str = ""
+    bus_id: str = ""
+    """PCI address; empty if unknown."""
+    instances: tuple[MigInstance, ...] | None = None
+    """None if the device is not in MIG mode."""
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """Everything on the device that can be measured: itself, or its MIG instances."""
+        if self.instances is None:
+            return ((self.index, None),)
+        return tuple((self.index, instance.slot) for instance in self.instances)
+
+    def gpu_instance_of(self, instance: MigInstance) -> str:
+        """Return the part of the device that a MIG instance has to itself, ``<UUID>/<GPU instance>``.
+
+        Empty if the driver does not report it, or if several compute instances share the part.
+        """
+        number = instance.gpu_instance
+        sharing = [one for one in self.instances or () if one.gpu_instance == number]
+        return f"{self.uuid}/{number}" if number is not None and len(sharing) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSelection:
+    """Result of a list of devices."""
+
+    targets: tuple[Target, ...]
+    unknown: tuple[str, ...] = ()
+    """Entries that name no device present, or more than one."""
+    guessed: bool = False
+    """Indexes were read in PCI order although CUDA may count by speed; UUIDs would be certain."""
+
+
+def select_all(devices: Iterable[DeviceInfo]) -> DeviceSelection:
+    """Select all devices."""
+    return DeviceSelection(tuple(target for gpu in devices for target in gpu.targets))
+
+
+def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> DeviceSelection:
+    """Select by our own list, with indexes of NVML; unknown entries are faults to be reported."""
+    numbered = {device.index: device.targets for device in devices}
+    named = {
+        entry: numbered.get(int(entry), ()) if entry.isdecimal() else _by_uuid(entry, devices)
+        for entry in entries
+    }
+    targets = dict.fromkeys(target for targets in named.values() for target in targets)
+    return DeviceSelection(tuple(targets), tuple(entry for entry, targets in named.items() if not targets))
+
+
+def select_cuda(value: str, devices: Sequence[DeviceInfo], *, order: str = "") -> DeviceSelection:
+    """Select as CUDA does.
+
+    Args:
+        value: ``CUDA_VISIBLE_DEVICES``. Empty means no device, and an invalid entry,
+            such as ``-1``, ends the list.
+        devices: the devices present.
+        order: ``CUDA_DEVICE_ORDER``. Unless it is ``PCI_BUS_ID``, CUDA numbers by speed,
+            fastest first, which NVML does not report; with devices of one name that is PCI order, too.
+    """
+    ordered = sorted(devices, key=lambda gpu: (gpu.bus_id, gpu.index))
+    certain = order.upper() == "PCI_BUS_ID" or len({gpu.name for gpu in devices}) <= 1
+    targets: list[Target] = []
+    guessed = False
+    for entry in map(str.strip, value.split(",")):
+        number = int(entry) if entry.isdecimal() else None
+        if number is None:
+            targets_of_entry = _by_uuid(entry, devices)
+        else:
+            targets_of_entry = ordered[number].targets if number < len(ordered) else ()
+            guessed = guessed or not certain
+        if not targets_of_entry:
+            return DeviceSelection(tuple(dict.fromkeys(targets)), (entry,), guessed)
+        targets += targets_of_entry
+    return DeviceSelection(tuple(dict.fromkeys(targets)), (), guessed)
+
+
+def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]:
+    """Find the only device or instance with a UUID that begins with ``entry``; nothing if ambiguous."""
+    wanted = entry.casefold()
+    if wanted.startswith("mig-gpu-") and "/" in wanted:
+        parent, *place = wanted.removeprefix("mig-").split("/")
+        return tuple(
+            (gpu.index, one.slot)
+            for gpu in devices
+            if gpu.uuid.casefold() == parent
+            for one in gpu.instances or ()
+            if [str(one.gpu_instance), str(one.compute_instance)] == place
+        )
+    if wanted.startswith("mig-") and len(wanted) > 4:
+        slots = [
+            (gpu.index, instance.slot)
+            for gpu in devices
+            for instance in gpu.instances or ()
+            if instance.uuid.casefold().startswith(wanted)
+        ]
+        return tuple(slots) if len(slots) == 1 else ()
+    if wanted.startswith("gpu-") and len(wanted) > 4:
+        matches = [gpu for gpu in devices if gpu.uuid.casefold().startswith(wanted)]
+        return matches[0].targets if len(matches) == 1 else ()
+    return ()
+
+
+@dataclass(slots=True)
+class DeviceMap:
+    """A device with its handles."""
+
+    device: DeviceInfo
+    handle: Handle = None
+    slots: dict[int, Handle] = field(default_factory=dict)
+    """Handles of its MIG instances."""
+    error: NvmlError = None
+    """Error of the device; None if it works."""
+
+
+def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceMap]:
+    """List all devices, those with an error included, and update those that were known by index.
+
+    Devices that this user may not read belong to another job and are left out.
+
+    Raises:
+        pynvml.NVMLError: the library is not open, or no device works and none of them is lost.
+    """
+    devices: list[DeviceMap] = []
+    denied: NvmlError = None
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            one = _map_device(nvml, index)
+            known[index] = one.device
+        except nvml.NVMLError as error:
+            if error.value == UNINITIALIZED:
+                raise
+            if error.value == NO_PERMISSION:
+                denied = error
+                continue
+            one = DeviceMap(known.get(index, DeviceInfo(index, f"index-{index}")), error=error)
+        devices.append(one)
+    errors = [one.error for one in devices if one.error is not None and one.error.value not in LOST_CODES]
+    if denied is not None and not devices:
+        raise denied
+    if errors and len(errors) == len(devices):
+        raise errors[-1]
+    return devices
+
+
+def driver_version(nvml: Binding) -> str:
+    """Return the driver's version; empty if it is not reported."""
+    try:
+        return _text(nvml.nvmlSystemGetDriverVersion())
+    except nvml.NVMLError as error:
+        if error.value == UNINITIALIZED:
+            raise
+        return ""
+
+
+def find_handles(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:
+    """Look up the handles of one device again: its own, and that of the whole device it is on.
+
+    Raises:
+        DeviceLostError: another device is at its index.
+        pynvml.NVMLError: the look-up failed.
+    """
+    index, slot = target
+    parent = nvml.nvmlDeviceGetHandleByIndex(index)
+    handle = parent if slot is None else nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, slot)
+    present = _text(nvml.nvmlDeviceGetUUID(handle))
+    if present != uuid:
+        raise DeviceLostError(f"{present} is at its place")
+    return handle, parent
+
+
+def _map_device(nvml: Binding, index: int) -> DeviceMap:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+    name = _text(_optional(nvml, nvml.nvmlDeviceGetName, handle) or "")
+    pci = _optional(nvml, nvml.nvmlDeviceGetPciInfo, handle)
+    bus_id = "" if pci is None else _text(pci.busId)
+    mode = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+        return DeviceMap(DeviceInfo(index, uuid, name, bus_id), handle)
+    count = _optional(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+    at = (
+        (slot, _optional(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot))
+        for slot in range(count)
+    )
+    slots = {slot: instance for slot, instance in at if instance is not None}
+    instances = tuple(_instance(nvml, slot, instance) for slot, instance in slots.items())
+    return DeviceMap(DeviceInfo(index, uuid, name, bus_id, instances), handle, slots)
+
+
+def _instance(nvml: Binding, slot: int, handle: Handle) -> MigInstance:
+    return MigInstance(
+        slot,
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, handle),
+        _optional(nvml, nvml.nvmlDeviceGetComputeInstanceId, handle),
+    )
+
+
+def _optional(nvml: Binding, call: Call, handle: Handle, *arguments: int) -> CallResult:
+    """Make a call that the device may not support; None then."""
+    try:
+        return call(handle, *arguments)
+    except nvml.NVMLError as error:
+        if error.value in UNSUPPORTED_CODES or error.value == NOT_FOUND:
+            return None
+        raise
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,1 @@
+"""Reads exporters, Prometheus servers and inference engines over HTTP."""

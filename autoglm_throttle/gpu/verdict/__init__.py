@@ -1,0 +1,1 @@
+"""Classifies each GPU (idle, productive, stalled ...) from several signals over time."""

@@ -1,0 +1,253 @@
+"""Learns the usual power, clock and activity of one device, with which its verdicts compare."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from autoglm_throttle.types import GpuSample, ThrottleBit
+
+WINDOW_S: Final = 10.0
+"""Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741)."""
+
+LEARN_S: Final = 600.0
+"""Seconds of observation before the learned range counts: a warm-up is not the service's load."""
+
+MIN_SPREAD: Final = 0.15
+"""Share of the limit by which busy must exceed idle: below that, sensor noise would decide."""
+
+MIN_WINDOWS: Final = 3
+"""Windows of ten seconds at the limit before the learned clock counts: power control settles within one."""
+
+SAME_LIMIT: Final = 0.05
+"""Two power limits that differ by less are one: some drivers report the limit with the sensor's noise."""
+
+MIN_SHARE: Final = 0.2
+"""Smallest share of the clock returned. A lower clock is that of an idle device or a wrong reading, and 0
+would be an outage.
+"""
+
+TIME_CONSTANT_S: Final = 60.0
+"""Time constant of the baseline at work, s: the same as that of the throughput baseline."""
+
+MAX_SECONDS_PER_GAP: Final = 30.0
+"""Maximum seconds that one gap may contribute. A hang that ends in errors looks like an answer, and must not
+become the baseline by itself.
+"""
+
+_CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
+
+
+class WindowMean:
+    """Returns a mean each time ten seconds of samples are full: windows that do not overlap."""
+
+    __slots__ = ("_count", "_started_s", "_sum")
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Drop the sum: the measured state was interrupted."""
+        self._count = 0
+        self._sum = 0.0
+        self._started_s = 0.0
+
+    def add(self, value: float, at_s: float, *, counts: bool = True) -> float | None:
+        """Add a sample; one that does not count restarts the window.
+
+        Args:
+            value: in any unit.
+            at_s: monotonic seconds at which it was measured; not before that of the sample before.
+            counts: whether it belongs to the measured state.
+
+        Returns:
+            The mean of the samples of a window that this one completes, else None.
+        """
+        if not counts:
+            self.restart()
+            return None
+        if not self._count:
+            self._started_s = at_s
+        self._count += 1
+        self._sum += value
+        if at_s - self._started_s < WINDOW_S:
+            return None
+        mean = self._sum / self._count
+        self.restart()
+        return mean
+
+
+class PowerBaseline:
+    """Idle and busy power of one device.
+
+    The limit is a poor measure of a device that draws 25 % of it while idle, or that no model of the service
+    ever drives beyond 60 %. The lowest mean of ten idle seconds and the highest of ten busy ones are the ends
+    of the scale: a device that is never idle would otherwise take its lightest load for idleness, and 65 % of
+    the limit for a hang.
+    """
+
+    __slots__ = ("_busy", "_idle", "_since_s", "busy_w", "idle_w")
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._idle = WindowMean()
+        self._busy = WindowMean()
+        self.idle_w: float | None = None
+        """Lowest mean of ten idle seconds, W; None: not observed yet."""
+        self.busy_w: float | None = None
+        """Highest mean of ten busy seconds, W; None: not observed yet."""
+
+    def learn(self, power_w: float, at_s: float, *, idle: bool, busy: bool) -> None:
+        """Add the mean power since the sample before; neither idle nor busy teaches nothing."""
+        if self._since_s is None:
+            self._since_s = at_s
+        low = self._idle.add(power_w, at_s, counts=idle)
+        if low is not None and (self.idle_w is None or low < self.idle_w):
+            self.idle_w = low
+        high = self._busy.add(power_w, at_s, counts=busy)
+        if high is not None and (self.busy_w is None or high > self.busy_w):
+            self.busy_w = high
+
+    def share(self, power_w: float, limit_w: float, at_s: float) -> float:
+        """Return the power of the device as a share.
+
+        0..1 between the learned idle and busy power after ten minutes of observation, if these lie more
+        than 15 % of the limit apart; else the share of the limit, which may pass 1 for a moment.
+        """
+        idle_w, busy_w = self.idle_w, self.busy_w
+        if idle_w is None or busy_w is None or self._since_s is None:
+            return power_w / limit_w
+        if at_s - self._since_s < LEARN_S or busy_w - idle_w <= MIN_SPREAD * limit_w:
+            return power_w / limit_w
+        return min(1.0, max(0.0, (power_w - idle_w) / (busy_w - idle_w)))
+
+
+class ClockBaseline:
+    """Clock of one device that means full speed.
+
+    It is not the maximum boost clock. A healthy device under dense matrix work sits at its power limit and
+    clocks well below: by published figures 65..95 % of the maximum on data centre devices and half of it on
+    70 W devices. NVML calls that ``sw_power_cap`` too, so the bit alone does not reveal a lowered limit.
+
+    Full speed is therefore the best 10 s mean of the clock while busy at the power limit, after 30 s there.
+    Two kinds of seconds teach nothing: those with a bit of heat or hardware, and those under a limit that is
+    below the default or an earlier one. Until then full speed is the maximum clock, which errs towards
+    reporting.
+    """
+
+    __slots__ = ("_best_mhz", "_first_w", "_limit_w", "_window", "_windows")
+
+    def __init__(self) -> None:
+        self._restart()
+        self._limit_w: float | None = None
+        self._first_w: float | None = None
+
+    @property
+    def learned_mhz(self) -> float | None:
+        """Full speed as learned, MHz; None: not yet."""
+        return self._best_mhz if self._windows >= MIN_WINDOWS else None
+
+    def _restart(self) -> None:
+        self._window = WindowMean()
+        self._windows = 0
+        self._best_mhz = 0.0
+
+    def learn(self, row: GpuSample, at_s: float, *, busy: bool) -> None:
+        """Add a sample, measured at ``at_s``; ``busy`` is by its utilization."""
+        lowered = self._is_lowered(row)
+        counts = row.sm_clock_mhz is not None and busy and row.throttle == _CAPPED and not lowered
+        mean = self._window.add(row.sm_clock_mhz or 0.0, at_s, counts=counts)
+        if mean is not None:
+            self._windows += 1
+            self._best_mhz = max(self._best_mhz, mean)
+
+    def at_initial_limit(self, row: GpuSample) -> bool:
+        """Return whether only the initial power limit, or a higher one, slows the device.
+
+        The configured rates were chosen for a device with this limit.
+        """
+        limit_w, first_w, bits = row.power_limit_w, self._first_w, row.throttle
+        if limit_w is None or first_w is None or bits is None:
+            return False
+        return bits <= _CAPPED and limit_w >= first_w * (1.0 - SAME_LIMIT)
+
+    def _is_lowered(self, row: GpuSample) -> bool:
+        """Return whether the limit is below the highest known one; a new maximum resets the baseline."""
+        limit_w = row.power_limit_w
+        if limit_w is None:
+            return False
+        if self._first_w is None:
+            self._first_w = limit_w
+        highest_w = max(limit_w, row.power_limit_default_w or 0.0)
+        # Means learned under a lower limit are too slow for a raised one.
+        if self._limit_w is None or highest_w > self._limit_w * (1.0 + SAME_LIMIT):
+            self._limit_w = highest_w
+            self._restart()
+        return limit_w < self._limit_w * (1.0 - SAME_LIMIT)
+
+    def share(self, row: GpuSample) -> float | None:
+        """Return the clock over full speed, 0.2..1; None if either is not known."""
+        full = self.learned_mhz or row.sm_clock_max_mhz
+        if row.sm_clock_mhz is None or full is None:
+            return None
+        return min(1.0, max(MIN_SHARE, row.sm_clock_mhz / full))
+
+
+class WorkBaseline:
+    """Average of one signal of one device over the seconds with progress.
+
+    A 700 W device that serves a small model draws 170 W all day. One request of five minutes then looks
+    like a hang at 170 W: full utilization, little power, no output. The seconds of a long answer count as
+    work only once the answer is complete; they are dropped if no request is in flight any more.
+    """
+
+    __slots__ = ("_at_s", "_passed_s", "_progressed_s", "_sum", "mean")
+
+    def __init__(self) -> None:
+        self.mean: float | None = None
+        """In the unit of the signal; None: no progress yet while the device was active."""
+        self._at_s: float | None = None
+        self._progressed_s: float | None = None
+        self._sum = 0.0
+        self._passed_s = 0.0
+
+    def learn(
+        self,
+        value: float | None,
+        at_s: float,
+        *,
+        active: bool,
+        has_in_flight: bool,
+        progressed_s: float | None,
+    ) -> None:
+        """Add a new measurement.
+
+        Args:
+            value: the signal; None: not known.
+            at_s: monotonic seconds at which it was measured, not before that of the call before.
+            active: whether the device did anything. A device at half of its utilization draws less than a
+                full one, so the average errs towards calling nothing a hang.
+            has_in_flight: whether a request of ours is in flight; otherwise no answer can confirm the work.
+            progressed_s: time of the last progress; None: there never was any.
+        """
+        # The first sample has no gap: it only dates the next one.
+        passed_s = 0.0 if self._at_s is None else min(at_s - self._at_s, MAX_SECONDS_PER_GAP)
+        self._at_s = at_s
+        if active and value is not None and passed_s > 0.0:
+            self._sum += value * passed_s
+            self._passed_s += passed_s
+        if progressed_s != self._progressed_s:
+            self._progressed_s = progressed_s
+            self._fold()
+        elif not has_in_flight:
+            self._sum = self._passed_s = 0.0
+
+    def _fold(self) -> None:
+        """Move the held seconds into the average."""
+        if self._passed_s > 0.0:
+            observed = self._sum / self._passed_s
+            # 1 - exp(-t/T): independent of the sampling interval; expm1 keeps small t exact.
+            weight = -math.expm1(-min(self._passed_s, MAX_SECONDS_PER_GAP) / TIME_CONSTANT_S)
+            self.mean = observed if self.mean is None else self.mean + (observed - self.mean) * weight
+        self._sum = self._passed_s = 0.0
