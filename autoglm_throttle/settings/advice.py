@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.groups import settings_table
@@ -30,93 +30,56 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.route_policy import RoutePolicy
     from autoglm_throttle.settings.settings import Settings
 
+T = TypeVar("T")
+
 WITH_LIMIT: Final = (Policy.ADAPTIVE, Policy.CONCURRENCY)
 """Policies with a concurrency limit that is learned."""
-
 _BY_TABLE: Final = (Policy.ADAPTIVE, Policy.TIERS)
 _ALL_BUT_FIXED: Final = (Policy.ADAPTIVE, Policy.TIERS, Policy.CONCURRENCY)
 
-READING_POLICIES: Final[Mapping[str, Collection[Policy]]] = {
-    **dict.fromkeys(
-        [
-            "latency_budget",
-            "queue_max",
-            "min_share",
-            "deadline_header",
-            "inflight_start",
-            "inflight_floor",
-            "wait_budget",
-            "fairness",
-            "period_s",
-            "period_completions",
-        ],
-        WITH_LIMIT,
-    ),
-    **dict.fromkeys(
-        ["signal", "tiers", "tier_samples", "gpu_queue_target", "gpu_kv_target", "gpu_pressure_terms"],
-        _BY_TABLE,
-    ),
-    **dict.fromkeys(
-        ["tier_release_samples", "tier_release_margin_pct", "tier_recovery_step", "gpu_unknown"],
-        (Policy.TIERS,),
-    ),
-    **dict.fromkeys(
-        ["adaptive_headroom", "adaptive_release_samples", "reserve_mid", "reserve_low"], (Policy.ADAPTIVE,)
-    ),
-    **dict.fromkeys(
-        [
-            "slo_s",
-            "gpu_memory_target",
-            "degrade_shed_at",
-            "degrade_stale_at",
-            "degrade_static_at",
-            "degrade_margin",
-            "degrade_samples",
-            "degrade_load_stale_s",
-        ],
-        _ALL_BUT_FIXED,
-    ),
-}
+
+def _by_name(table: Mapping[str, T]) -> dict[str, T]:
+    return {name: value for names, value in table.items() for name in names.split()}
+
+
+READING_POLICIES: Final = _by_name(
+    {
+        "latency_budget queue_max min_share deadline_header inflight_start inflight_floor": WITH_LIMIT,
+        "wait_budget fairness period_s period_completions": WITH_LIMIT,
+        "signal tiers tier_samples gpu_queue_target gpu_kv_target gpu_pressure_terms": _BY_TABLE,
+        "tier_release_samples tier_release_margin_pct tier_recovery_step gpu_unknown": (Policy.TIERS,),
+        "adaptive_headroom adaptive_release_samples reserve_mid reserve_low": (Policy.ADAPTIVE,),
+        "slo_s gpu_memory_target degrade_shed_at degrade_stale_at degrade_static_at": _ALL_BUT_FIXED,
+        "degrade_margin degrade_samples degrade_load_stale_s": _ALL_BUT_FIXED,
+    }
+)
 """Setting -> policies that read it; other settings are read under each policy."""
 
-PRESSURE_ONLY: Final[Mapping[str, Collection[Policy]]] = {
-    **dict.fromkeys(("gpu_queue_target", "gpu_kv_target", "gpu_pressure_terms"), _BY_TABLE),
-    **dict.fromkeys(("slo_s", "gpu_memory_target"), (Policy.TIERS,)),
-}
+PRESSURE_ONLY: Final = _by_name(
+    {
+        "gpu_queue_target gpu_kv_target gpu_pressure_terms": _BY_TABLE,
+        "slo_s gpu_memory_target": (Policy.TIERS,),
+    }
+)
 """Setting -> policies that read it only for the signal ``pressure``."""
 
-PREREQUISITES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        [
-            "redis_on_error",
-            "service",
-            "redis_prefix",
-            "redis_deadline_s",
-            "redis_failures",
-            "redis_probe_s",
-            "refused_cache",
-            "refused_cache_s",
-            "redis_partitions",
-            "redis_connect_s",
-            "redis_read_s",
-            "redis_in_flight",
-            "redis_batch_keys",
-            "redis_queue",
-        ],
-        "redis_url",
-    ),
-    **dict.fromkeys(("fleet_lease_s", "fleet_heartbeat_s"), "fleet"),
-    "fleet_host": "fleet_gpu",
-    "breaker_store_deadline_s": "breaker_shared",
-    **dict.fromkeys(["precisions", "compute_priority", "gpu_memory_ratio", "gpu_memory_ratio_low"], "quotas"),
-    "sample_interval_max_s": "sample_adaptive",
-}
+PREREQUISITES: Final = _by_name(
+    {
+        "redis_on_error service redis_prefix redis_deadline_s redis_failures redis_probe_s": "redis_url",
+        "refused_cache refused_cache_s redis_partitions redis_connect_s redis_read_s": "redis_url",
+        "redis_in_flight redis_batch_keys redis_queue": "redis_url",
+        "fleet_lease_s fleet_heartbeat_s": "fleet",
+        "fleet_host": "fleet_gpu",
+        "breaker_store_deadline_s": "breaker_shared",
+        "precisions compute_priority gpu_memory_ratio gpu_memory_ratio_low": "quotas",
+        "sample_interval_max_s": "sample_adaptive",
+    }
+)
 """Setting -> setting without which it has no effect."""
 
 _GENERATE_KEY: Final = "set one, for example the output of: openssl rand -hex 32"
 
-_Advice = tuple[str, str, str]
-"""Setting, message, hint."""
+_Advice = tuple[str, str, str]  # setting, message, hint
 
 
 def collect_advice(settings: Settings) -> list[Problem]:
@@ -244,18 +207,17 @@ def _unused_settings(settings: Settings) -> Iterator[_Advice]:
 _Condition = Callable[[BreakerSettings], bool]
 
 
-def _opens_by(*trips: TripRule) -> _Condition:
-    return lambda values: not values.trip.isdisjoint(trips)
+def _opens_by(*trips: TripRule) -> tuple[_Condition, str]:
+    return lambda values: not values.trip.isdisjoint(trips), f"{' or '.join(trips)} in {{trip}}"
 
-
-_CONSECUTIVE: Final = (_opens_by(TripRule.CONSECUTIVE), "consecutive in {trip}")
-_A_RATE: Final = (_opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE), "failure_rate or slow_rate in {trip}")
 
 USED_IF: Final[Mapping[str, tuple[_Condition, str]]] = {
-    **dict.fromkeys(("failures", "failure_window_s"), _CONSECUTIVE),
-    **dict.fromkeys(("window", "window_s", "min_calls"), _A_RATE),
-    "failure_rate": (_opens_by(TripRule.FAILURE_RATE), "failure_rate in {trip}"),
-    "slow_rate": (_opens_by(TripRule.SLOW_RATE), "slow_rate in {trip}"),
+    **dict.fromkeys(("failures", "failure_window_s"), _opens_by(TripRule.CONSECUTIVE)),
+    **dict.fromkeys(
+        ("window", "window_s", "min_calls"), _opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE)
+    ),
+    "failure_rate": _opens_by(TripRule.FAILURE_RATE),
+    "slow_rate": _opens_by(TripRule.SLOW_RATE),
     "slow_is": (
         lambda values: values.slow_call_s is not None or values.first_item_s is not None,
         "{slow_call_s} or {first_item_s}",
@@ -273,33 +235,33 @@ def _ends_before_slow(values: BreakerSettings) -> bool:
     return (values.slow_call_s or 0.0) >= (values.timeout_s or math.inf)
 
 
-BREAKER_ADVICE: Final[tuple[tuple[tuple[str, ...], _Condition, str, str], ...]] = (
+BREAKER_ADVICE: Final[tuple[tuple[str, _Condition, str, str], ...]] = (
     (
-        ("mode",),
+        "mode",
         lambda values: values.mode is BreakerMode.METRICS_ONLY,
         "is metrics_only: no call is rejected, rejections are only counted",
         "enforce is the default",
     ),
     (
-        ("mode",),
+        "mode",
         lambda values: values.mode is BreakerMode.DISABLED,
         "is disabled: no failure opens anything",
         "enforce is the default",
     ),
     (
-        ("backoff",),
+        "backoff",
         lambda values: values.backoff > 1 and values.open_max_s is None,
         "prolongs the open period without end",
         "set {open_max_s}, for example 5m",
     ),
     (
-        ("window",),
+        "window",
         lambda values: values.window_s is not None,
         "has no effect beside {window_s}",
         "leave one of them out",
     ),
     (
-        ("slow_call_s", "timeout_s"),
+        "slow_call_s timeout_s",
         _ends_before_slow,
         "never finds a slow coroutine: {timeout_s} ends it before {slow_call_s}",
         "raise {timeout_s}, or lower {slow_call_s}",
@@ -347,7 +309,7 @@ def _breaker_advice(
     names: Mapping[str, str],
 ) -> Iterator[tuple[str, str, str]]:
     for keys, applies, message, hint in BREAKER_ADVICE:
-        reported_key = next((key for key in keys if key in written), None)
+        reported_key = next((key for key in keys.split() if key in written), None)
         if reported_key is not None and applies(values):
             yield reported_key, message.format(**names), hint.format(**names)
 

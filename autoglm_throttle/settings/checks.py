@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.settings.field_types import plain
@@ -13,12 +13,12 @@ from autoglm_throttle.settings.groups import GROUP_OF, settings_table
 from autoglm_throttle.settings.groups.base import field_types
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, cross_field_problems
 from autoglm_throttle.settings.groups.gpu import stale_at_least_s
-from autoglm_throttle.settings.policies import GuardPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.types import BorrowMode, Signal
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.policies import Tables
+    from autoglm_throttle.settings.settings import Settings
 
 Values = Mapping[str, Any]
 
@@ -34,17 +34,17 @@ _RELATIONS: Final = {
 
 
 class Order(NamedTuple):
-    """Two settings that must stand in a relation. A setting that is None or 0 ("no maximum") is left out."""
+    """Two settings that must stand in a relation. A setting that is None or 0 ("no maximum") is left out.
+
+    The problem stands under the first one if it was set, else under the second, unless ``one_sided``: that
+    one alone may make the default of the first pointless.
+    """
 
     first: str
-    """The problem stands under this setting if it was set."""
     sign: str
     second: str
-    """Otherwise under this one; see ``one_sided``."""
-    reason: str = ""
-    """Hint under the first setting, in place of the proposal to change the second."""
+    reason: str = ""  # hint under the first setting, in place of the proposal to change the second
     one_sided: bool = False
-    """The second setting alone is no problem: it may make the default of the first pointless."""
 
 
 ORDERS: Final = (
@@ -56,20 +56,8 @@ ORDERS: Final = (
     Order("verdict_sm_stalled", "<=", "verdict_sm_underfed"),
     Order("gpu_memory_ratio", "<=", "gpu_memory_target", one_sided=True),
     Order("gpu_memory_ratio_low", "<=", "gpu_memory_ratio", one_sided=True),
-    Order(
-        "gpu_stale_after_s",
-        ">",
-        "sample_interval_s",
-        "else every sample is stale before the next",
-        one_sided=True,
-    ),
-    Order(
-        "degrade_load_stale_s",
-        ">",
-        "sample_interval_s",
-        "else a sample expires before the next",
-        one_sided=True,
-    ),
+    Order("gpu_stale_after_s", ">", "sample_interval_s", "else every sample is stale before the next", True),
+    Order("degrade_load_stale_s", ">", "sample_interval_s", "else a sample expires before the next", True),
     Order("degrade_shed_at", "<", "degrade_stale_at"),
     Order("degrade_stale_at", "<", "degrade_static_at"),
     Order(_MARGIN, "<", "degrade_shed_at", "else no load is low enough to shed nothing"),
@@ -80,16 +68,10 @@ ORDERS: Final = (
 def failed_checks(
     groups: Values, tables: Tables, given: Mapping[str, object], wrong: set[str]
 ) -> list[Problem]:
-    """Return a problem for each check that fails.
+    """Return a problem for each check that fails among the groups, by attribute, and the tables.
 
-    Defaults alone, or a default beside a value that makes it pointless, are no problem: a check runs only
-    for settings that were set.
-
-    Args:
-        groups: the groups by attribute, defaults included.
-        tables: the policies of routes, plans and guards.
-        given: the values that were set.
-        wrong: names of settings that are invalid by themselves; checks of them are skipped.
+    A check runs only for settings that were ``given`` and are not ``wrong`` by themselves: defaults alone, or
+    a default beside a value that makes it pointless, are no problem.
     """
     table = settings_table()
     values = {name: getattr(groups[GROUP_OF[name]], known.field) for name, known in table.items()}
@@ -109,11 +91,8 @@ def _order_problems(order: Order, values: Values, given: Collection[str], wrong:
     reported = first if first in given else second
     if reported not in given or (reported == second and one_sided) or wrong & {first, second}:
         return []
-    if (
-        (not values[first] and first not in given)
-        or values[first] is None
-        or (one_sided and not values[second])
-    ):
+    is_unset = values[first] is None or (not values[first] and first not in given)
+    if is_unset or (one_sided and not values[second]):
         return []
     if _RELATIONS[sign][0](values[first], values[second]):
         return []
@@ -141,12 +120,8 @@ def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
     least = 2.0 * (v["gpu_stale_after_s"] or stale_at_least_s(v["sample_interval_s"]))
     if v["gpu_blind_after_s"] < least:
         message = f"must be at least twice the age of a stale sample, {plain(least)} s"
-        yield (
-            "gpu_blind_after_s",
-            "gpu_stale_after_s sample_interval_s",
-            message,
-            "or lower gpu_stale_after_s",
-        )
+        needs = "gpu_stale_after_s sample_interval_s"
+        yield "gpu_blind_after_s", needs, message, "or lower gpu_stale_after_s"
     if v["sample_adaptive"] and v["sample_interval_max_s"] < v["sample_interval_s"]:
         message = f"needs sample_interval_max_s to be at least SAMPLE_INTERVAL_S, {interval} s"
         hint = "raise sample_interval_max_s, or lower SAMPLE_INTERVAL_S"
@@ -176,27 +151,8 @@ def _sharing_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
         yield "redis_url", "", "needs the package redis", how_to_install("redis")
 
 
-class BreakerDefaults(Protocol):
-    """The part of `Settings` that a guard's breaker needs."""
-
-    @property
-    def breaker(self) -> BreakerSettings:
-        """Defaults of all guards."""
-        ...
-
-    @property
-    def guards(self) -> Mapping[str, GuardPolicy]:
-        """Policies by the name of their guard."""
-        ...
-
-
-def breaker_of(settings: BreakerDefaults, name: str, own: BreakerSettings | None = None) -> BreakerSettings:
+def breaker_of(settings: Settings, name: str, own: BreakerSettings | None = None) -> BreakerSettings:
     """Return the settings of one guard's breaker: from code, else ``[guards.<name>]``, else ``BREAKER_*``.
-
-    Args:
-        settings: the defaults of all guards, and the table of this one.
-        name: the guard.
-        own: the settings made in code.
 
     Raises:
         ConfigError: the settings made in code contradict the others.

@@ -4,6 +4,7 @@ The tables are ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or th
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 from autoglm_throttle.settings.field_types import (
@@ -55,16 +56,7 @@ class PlanValues(TypedDict, total=False):
 
 
 class PlanPolicy(Override):
-    """Limits and priority of one group of callers.
-
-    Args:
-        name: the name in ``Demand.plan``.
-        values: the other columns, by name:
-
-            - ``user_limit``: replaces ``USER_LIMIT`` for each member; ``off`` lifts it, None leaves it.
-            - ``priority``: the class of its requests; None leaves it to routes and settings.
-            - ``members``: identity texts of the callers (16 hex digits); they mean the same caller
-              everywhere only with a ``KEY_SECRET``.
+    """Limits and priority of one group of callers; ``name`` is the name in ``Demand.plan``.
 
     Raises:
         ConfigError: one problem for each argument that is not allowed.
@@ -74,8 +66,11 @@ class PlanPolicy(Override):
 
     name: Annotated[str, LABEL]
     user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces ``USER_LIMIT`` for each member; ``off`` lifts it, None leaves it."""
     priority: Annotated[Priority, PRIORITY] | None = None
+    """The class of its requests; None leaves it to routes and settings."""
     members: Annotated[tuple[str, ...], MEMBERS] = ()
+    """Identity texts of callers, 16 hex digits; the same caller everywhere only with a ``KEY_SECRET``."""
 
     if TYPE_CHECKING:
 
@@ -86,7 +81,6 @@ NAME_CHARACTERS: Final = 200
 
 
 def _guard_name(raw: object) -> str:
-    """Accept a name unchanged: code refers to it letter by letter."""
     if not isinstance(raw, str) or not raw.isprintable() or not 1 <= len(raw) <= NAME_CHARACTERS:
         raise FieldTypeError
     return raw
@@ -109,26 +103,21 @@ class GuardValues(BreakerValues, total=False):
 class GuardPolicy(BreakerSettings):
     """Settings of one guard instead of ``BREAKER_*`` and ``DEGRADE_*``; None leaves a value to them.
 
-    Args:
-        name: the name in ``throttle.guard(name)``.
-        values: the arguments of ``BreakerSettings``, and:
-
-            - ``criticality``: whether its feature is core; None: as registered in code.
-            - ``shed_above``: load above which the feature is shed, 0.01..1, instead of ``DEGRADE_SHED_AT``;
-              it needs the criticality ``non_core``.
-            - ``max_stale_s``: age in seconds up to which a cached response may replace a new one.
+    ``name`` is the name in ``throttle.guard(name)``.
 
     Raises:
-        ConfigError: one problem for each argument that is not allowed, and for each two that
-            contradict each other.
+        ConfigError: one problem for each argument that is not allowed, and for each contradiction.
     """
 
     positional: ClassVar[str] = "name"
 
     name: Annotated[str, GUARD_NAME]
     criticality: Annotated[Criticality, choice(Criticality)] | None = None
+    """Whether its feature is core; None: as registered in code."""
     shed_above: Annotated[float, LOAD] | None = None
+    """Load above which the feature is shed instead of ``DEGRADE_SHED_AT``; it must be ``non_core``."""
     max_stale_s: Annotated[float, AGE] | None = None
+    """Age in seconds up to which a cached response may replace a new one."""
 
     if TYPE_CHECKING:
 
@@ -166,8 +155,7 @@ class Tables:
 
     def __init__(self, given: Mapping[str, object]) -> None:
         self.problems: list[Problem] = []
-        self.wrong: dict[str, set[str]] = {}
-        """Place of a policy -> keys that are invalid by themselves."""
+        self.wrong: dict[str, set[str]] = {}  # place of a policy -> keys that are invalid by themselves
         self.routes: tuple[RoutePolicy, ...] = tuple(self._routes(given.get("routes", ())))
         self.plans: FrozenDict[PlanPolicy] = self._named("plans", given.get("plans", ()), PlanPolicy)
         self.guards: FrozenDict[GuardPolicy] = self._named("guards", given.get("guards", ()), GuardPolicy)
@@ -221,16 +209,12 @@ class Tables:
             self.problems.append(Problem(place, "must be a table", f"for example {example}"))
             return None
         policy, problems, wrong = validate(kind, table | given)
-        # The name stands in the head of the table alone.
+        # The name stands in the head of the table alone, and the place of its problems is the table.
         doubled = table.keys() & given.keys()
         self.problems += [unknown_key(key, keys_of(kind)).below(f"{place}.") for key in doubled]
-        self.problems += [
-            # The name of a table is its place.
-            problem.below(f"{place}.")
-            if problem.variable not in given
-            else Problem(place, problem.message, problem.hint)
-            for problem in problems
-        ]
+        for problem in problems:
+            named = problem.variable in given
+            self.problems.append(replace(problem, variable=place) if named else problem.below(f"{place}."))
         self.wrong[place] = wrong
         if policy is None and kind is GuardPolicy:
             # It contradicts itself; its values may contradict the defaults of all guards as well.

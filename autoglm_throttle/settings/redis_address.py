@@ -36,28 +36,14 @@ _SCHEMES: Final[Mapping[str, tuple[Topology, bool]]] = {
     "rediss+cluster": (Topology.CLUSTER, True),
 }
 
-TLS_OPTIONS: Final = (
-    "ssl_ca_certs",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_cert_reqs",
-    "ssl_check_hostname",
-)
-"""Options allowed after ``?`` of a TLS URL, with the names of redis-py."""
-
+# Options allowed after ? of a TLS URL, with the names of redis-py.
+TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+# Sentinels have users of their own: without these options no password is sent to them.
 SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
-"""Sentinels have users of their own: without these options no password is sent to them."""
-
 CERT_REQS: Final = ("required", "optional", "none")
-
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
-"""Default ports of servers and sentinels."""
-
-DATABASES: Final = 2**31
-"""A database is a number below this; only the server knows its own maximum (16 by default)."""
-
-
+DATABASES: Final = 2**31  # only the server knows its own maximum (16 by default)
 _ENCODE: Final = "'/', '?', '#' and '@' in a password or a path must be written %2F, %3F, %23 and %40"
 _NO_HOST: Final = "socket"
 
@@ -78,15 +64,11 @@ class RedisAddress:
     tls: bool
     hosts: tuple[tuple[str, int], ...]
     """Host and port of each server; of the sentinels under SENTINEL; none for a unix socket."""
-    path: str = ""
-    """Path of the unix socket."""
-    service: str = ""
-    """Name of the primary at the sentinels."""
+    path: str = ""  # of the unix socket
+    service: str = ""  # name of the primary at the sentinels
     db: int = 0
-    login: RedisLogin = RedisLogin()
-    """At each server, but not at the sentinels."""
-    options: tuple[tuple[str, str | bool], ...] = ()
-    """Options of `TLS_OPTIONS`, in the order written."""
+    login: RedisLogin = RedisLogin()  # at each server, but not at the sentinels
+    options: tuple[tuple[str, str | bool], ...] = ()  # of `TLS_OPTIONS`, in the order written
     sentinel_login: RedisLogin = RedisLogin()
 
     @property
@@ -101,20 +83,13 @@ class RedisAddress:
             scheme = f"{scheme}+{self.topology.value}"
         login = quote(self.login.username or "", safe="") + (":***" if self.login.password else "")
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
-        path = self.path or "".join(
-            [f"/{quote(self.service)}" if self.service else "", f"/{self.db}" if self.db else ""]
-        )
+        service, db = f"/{quote(self.service)}" if self.service else "", f"/{self.db}" if self.db else ""
+        path = self.path or service + db
         return f"{scheme}://{login}{'@' if login else ''}{hosts}{path}"
 
 
 def parse_redis_url(text: str) -> RedisAddress:
-    """Parse a URL.
-
-    Args:
-        text: a URL such as ``redis://HOST:PORT/DB``; special characters are percent-encoded.
-
-    Returns:
-        Its parts.
+    """Parse a URL such as ``redis://HOST:PORT/DB``; special characters are percent-encoded.
 
     Raises:
         ValueError: the URL is not allowed; the text names the reason, and quotes no part of the URL.
@@ -171,9 +146,8 @@ def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
         raise ValueError("an option is given twice")
     if not dict(pairs).keys() <= set(allowed):
         known = f"allowed are: {', '.join(allowed)}" if allowed else "no option is allowed"
-        raise ValueError(
-            f"an option is not known after this scheme, {known} (times have settings of their own)"
-        )
+        text = f"an option is not known after this scheme, {known} (times have settings of their own)"
+        raise ValueError(text)
     return dict(pairs)
 
 

@@ -1,8 +1,4 @@
-"""Policy of one group of requests: a pattern of paths and the settings that apply to them.
-
-This module holds only the policies and their checks. The table that finds the policy of a request in
-a fraction of a microsecond belongs to the ASGI layer.
-"""
+"""Policy of one group of requests: a pattern of paths and the settings that apply to them."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -30,9 +26,7 @@ from autoglm_throttle.settings.groups.users import USER_LIMITS
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.types import Priority, PriorityName, SlotName, SlotUse, UserLimit
 
-REST: Final = "*"
-"""As the last segment: matches any rest of the path, or nothing."""
-
+REST: Final = "*"  # as the last segment: matches any rest of the path, or nothing
 _NAMED: Final = r"\{[A-Za-z_][A-Za-z0-9_]*\}"
 _ENCODED: Final = r"%[0-9A-Fa-f]{2}"
 _METHOD: Final = r"[A-Z][A-Z0-9-]{0,31}"
@@ -115,19 +109,16 @@ class ResourceValues(TypedDict, total=False):
 class ResourcePolicy(Override):
     """Memory share and serving advice of one route; None leaves a value unchanged.
 
-    Args:
-        precision_hint: labels of the variants, the best first; replaces ``precisions``.
-        gpu_memory_ratio: share of the memory that requests can fill, 0.01..1, above which the route's
-            requests are rejected, in every class; ``GPU_MEMORY_TARGET`` stays above it.
-        compute_priority: the class passed to the engine.
-
     Raises:
         ConfigError: one problem for each argument that is not allowed.
     """
 
     precision_hint: Annotated[tuple[str, ...], listed(PRECISION)] | None = None
+    """Labels of the variants, the best first; replaces ``precisions``."""
     gpu_memory_ratio: Annotated[float, RATIO] | None = None
+    """Share of the memory that requests can fill above which the route's are rejected, in every class."""
     compute_priority: Annotated[Priority, PRIORITY] | None = None
+    """The class passed to the engine."""
 
     if TYPE_CHECKING:
 
@@ -151,27 +142,6 @@ class RouteValues(TypedDict, total=False):
 class RoutePolicy(Override):
     """Policy of the requests that match one pattern. Among several policies the first match counts.
 
-    Args:
-        pattern: segments are literal, ``{name}`` (any one segment) or, as the last, ``*``
-            (the rest, may be empty).
-        values: the other columns, by name:
-
-            - ``methods``: the methods it applies to; None is all of them.
-            - ``priority``: replaces ``PRIORITY_DEFAULT``; None leaves it.
-            - ``cost``: units taken per request from the priority bucket and, rounded up, from user windows;
-              above 0, at most 1e9.
-            - ``user_limit``: replaces the user limit of settings and plan, in the notation or ready; ``off``
-              lifts it, None leaves it.
-            - ``name``: its name in rejections, logs and metrics; None makes one from methods and pattern.
-            - ``exempt``: counted, but neither charged nor rejected.
-            - ``slo_s``: target seconds for a complete response, 0.001..86400; it is the objective of the
-              route's work class, and so changes queue timeout and limit. None leaves it to ``SLO_S``.
-            - ``slot``: when its requests hold a slot of the concurrency limit: ``request``, while the app
-              works, but not while an event stream is idle; ``stream``, the same for a stream of any type,
-              whose body may take any time; ``none``, never.
-            - ``resource_policy``: memory share and serving advice of its requests, ready or as a table; it
-              turns ``QUOTAS`` on. None leaves it.
-
     Raises:
         ConfigError: one problem for each argument that is not allowed.
     """
@@ -179,15 +149,25 @@ class RoutePolicy(Override):
     positional: ClassVar[str] = "pattern"
 
     pattern: Annotated[str, PATTERN]
+    """Segments are literal, ``{name}`` (any one segment) or, as the last, ``*`` (the rest, may be empty)."""
     methods: Annotated[frozenset[str], METHODS] | None = None
+    """The methods it applies to; None is all of them."""
     priority: Annotated[Priority, PRIORITY] | None = None
+    """Replaces ``PRIORITY_DEFAULT``; None leaves it."""
     cost: Annotated[float, number(0, 1e9, "units", above=True)] = 1.0
+    """Units taken per request from the priority bucket and, rounded up, from user windows; above 0."""
     user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces the user limit of settings and plan; ``off`` lifts it, None leaves it."""
     name: Annotated[str, LABEL] = ""
+    """Its name in rejections, logs and metrics; not set: made from methods and pattern."""
     exempt: Annotated[bool, FLAG] = False
+    """Counted, but neither charged nor rejected."""
     slo_s: Annotated[float, OBJECTIVE] | None = None
+    """Target seconds for a complete response, for its work class; None leaves it to ``SLO_S``."""
     slot: Annotated[SlotUse, choice(SlotUse)] = SlotUse.REQUEST
+    """When its requests hold a slot of the concurrency limit, see ``SlotUse``."""
     resource_policy: Annotated[ResourcePolicy, RESOURCE_POLICY] | None = None
+    """Memory share and serving advice of its requests; it turns ``QUOTAS`` on. None leaves it."""
 
     if TYPE_CHECKING:
 
@@ -224,12 +204,7 @@ class RoutePolicy(Override):
 
 
 def earlier_matches(routes: Sequence[RoutePolicy]) -> list[tuple[int, ...]]:
-    """Find policies that can never apply.
-
-    Returns:
-        For each policy the positions of the earlier ones that together match all its requests; empty if the
-        policy can apply.
-    """
+    """Return for each policy the earlier ones that together match all its requests; none if it can apply."""
     longest = max((len(route.segments) for route in routes), default=0)
     tree = _PatternTree()
     found = []
@@ -248,10 +223,9 @@ class _PatternTree:
 
     def __init__(self) -> None:
         self.children: dict[str, _PatternTree] = {}
+        # Method (None: all) -> position of the first policy whose pattern ends here, or matches any rest.
         self.ends: dict[str | None, int] = {}
-        """Method (None: all of them) -> position of the first policy whose pattern ends here."""
         self.rests: dict[str | None, int] = {}
-        """The same for patterns that match any rest from here."""
 
     def add(self, position: int, route: RoutePolicy) -> None:
         """Add a pattern; an earlier one with the same requests stays."""
@@ -267,10 +241,9 @@ class _PatternTree:
         """Return the position of the first policy that matches a request."""
         tables = [self.rests] if segments else [self.rests, self.ends]
         found = [table[name] for table in tables for name in (method, None) if name in table]
-        nodes = (
-            [self.children[part] for part in {segments[0], "{}"} if part in self.children] if segments else []
-        )
-        found += [at for node in nodes if (at := node.first(method, segments[1:])) is not None]
+        parts = {segments[0], "{}"} & self.children.keys() if segments else ()
+        further = (self.children[part].first(method, segments[1:]) for part in parts)
+        found += [at for at in further if at is not None]
         return min(found, default=None)
 
 

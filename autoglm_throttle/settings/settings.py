@@ -7,35 +7,18 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import PrivateAttr
 
-from autoglm_throttle.settings.groups import GROUP_OF, GROUPS, settings_table
+from autoglm_throttle.settings import sources
+from autoglm_throttle.settings.groups import GROUP_OF, GROUPS, Groups, settings_table
 from autoglm_throttle.settings.groups.base import DEFAULTS, Group, validate
-from autoglm_throttle.settings.groups.breaker import (
-    BreakerSettings,
-    DegradationSettings,
-    SharedBreakerSettings,
-)
-from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
-from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
-from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings, stale_at_least_s
-from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings, RecorderSettings
-from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
-from autoglm_throttle.settings.groups.users import UserSettings
-from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
+from autoglm_throttle.settings.groups.gpu import stale_at_least_s
+from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy, Tables
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import RoutePolicy
-from autoglm_throttle.settings.sources import (
-    NAMES,
-    LoadedValues,
-    SettingSource,
-    always,
-    head_of,
-    load,
-    load_arguments,
-)
+from autoglm_throttle.settings.sources import LoadedValues, SettingSource
 from autoglm_throttle.types.identity import SHARED_KEY
 
 if TYPE_CHECKING:
@@ -45,10 +28,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoglm_throttle")
 
-_ORDER: Final = {name: position for position, name in enumerate(NAMES)}
+_ORDER: Final = {name: position for position, name in enumerate(sources.NAMES)}
 
 
-class Settings(BaseModel):
+class Settings(Groups):
     """The settings that a ``Throttle`` enforces; frozen. Each mechanism receives its group.
 
     ``Settings(...)`` takes ready values or texts as in the environment, and reads no environment and
@@ -61,27 +44,6 @@ class Settings(BaseModel):
         ConfigError: with one problem for each invalid value.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True
-    )
-
-    control: ControlSettings
-    rates: RateSettings
-    concurrency: ConcurrencySettings
-    users: UserSettings
-    store: StoreSettings
-    fleet: FleetSettings
-    callers: CallerSettings
-    responses: ResponseSettings
-    gpu: GpuSettings
-    verdict: VerdictSettings
-    quota: QuotaSettings
-    breaker: BreakerSettings
-    shared_breakers: SharedBreakerSettings
-    degradation: DegradationSettings
-    recorder: RecorderSettings
-    observe: ObserveSettings
-    loading: LoadingSettings
     routes: tuple[RoutePolicy, ...]
     plans: Mapping[str, PlanPolicy]
     guards: Mapping[str, GuardPolicy]
@@ -89,7 +51,7 @@ class Settings(BaseModel):
     _loaded: LoadedValues = PrivateAttr(default_factory=LoadedValues)
 
     def __init__(self, **values: Unpack[SettingValues]) -> None:
-        loaded = load_arguments(values)
+        loaded = sources.load_arguments(values)
         if values.get("config_file") is not None:
             hint = "Settings.from_env(config_file=...) reads it"
             loaded.problems.append(Problem("config_file", "is not read by Settings(...)", hint))
@@ -104,8 +66,8 @@ class Settings(BaseModel):
     ) -> Settings:
         """Read the environment, a ``.env`` file and the file that ``CONFIG_FILE`` names.
 
-        Overrides win over the environment, the environment over ``.env``, that over the configuration
-        file. Names are matched without case, an empty value means "not set".
+        Overrides win over the environment, that over ``.env``, that over the configuration file. Names are
+        matched without case, an empty value means "not set".
 
         Args:
             environ: the environment; None: that of the process.
@@ -116,7 +78,7 @@ class Settings(BaseModel):
         Raises:
             ConfigError: with one problem for each invalid value, in the order of the settings page.
         """
-        loaded = load(overrides, os.environ if environ is None else environ, env_file)
+        loaded = sources.load(overrides, os.environ if environ is None else environ, env_file)
         for problem in loaded.ignored:
             _log.warning("ignored: %s", problem)
         return _made(loaded, cls)
@@ -136,10 +98,9 @@ class Settings(BaseModel):
         return self._loaded.sources.get(name, SettingSource.DEFAULT)
 
     def place_of(self, where: str) -> str:
-        """Return the place of a setting in its source: a variable, an argument, or file, line and key.
+        """Return the place of a name in its source: a variable, an argument, or file, line and key.
 
-        Args:
-            where: a name, perhaps with a place inside its value, such as ``routes[1].cost``.
+        The name may have a place inside its value, such as ``routes[1].cost``.
         """
         return self._loaded.place(where)
 
@@ -161,12 +122,8 @@ class Settings(BaseModel):
 
     @property
     def identity_key(self) -> bytes | None:
-        """The key of identities: ``KEY_SECRET``, else one fixed key for all processes with a shared store.
-
-        None: each process draws its own key.
-        """
-        secret = self.callers.key_secret
-        if secret is not None:
+        """The key of identities: ``KEY_SECRET``, else a fixed one with a shared store; None: a random one."""
+        if (secret := self.callers.key_secret) is not None:
             return secret.get_secret_value().encode()
         # With a random key per process, shared windows would count one caller under several names.
         return None if self.store.redis_url is None else SHARED_KEY
@@ -203,15 +160,10 @@ def _made(loaded: LoadedValues, kind: type[Settings]) -> Settings:
 
 
 def _validate(loaded: LoadedValues) -> dict[str, Any]:
-    """Validate all values, and return the fields of ``Settings``.
-
-    Raises:
-        ConfigError: with every problem.
-    """
+    """Validate all values, and return the fields of ``Settings``, or raise every problem at once."""
     parts, problems, wrong = _groups(loaded.values)
     if loaded.values:
         from autoglm_throttle.settings.checks import failed_checks  # not needed for the defaults alone
-        from autoglm_throttle.settings.policies import Tables
 
         tables = Tables(loaded.values)
         problems += tables.problems
@@ -219,7 +171,7 @@ def _validate(loaded: LoadedValues) -> dict[str, Any]:
         parts |= {"routes": tables.routes, "plans": tables.plans, "guards": tables.guards}
         _derive(parts, loaded)
     if problems or loaded.problems:
-        problems.sort(key=lambda problem: _ORDER[head_of(problem.variable)])
+        problems.sort(key=lambda problem: _ORDER[sources.head_of(problem.variable)])
         placed = [Problem(loaded.place(p.variable), p.message, p.hint) for p in problems]
         raise ConfigError([*placed, *loaded.problems])
     return parts
@@ -249,7 +201,7 @@ def _derive(parts: dict[str, Any], loaded: LoadedValues) -> None:
     if "quotas" not in loaded.values and any(route.resource_policy for route in parts["routes"]):
         parts["quota"] = parts["quota"].model_copy(update={"quotas": True})
         loaded.sources["quotas"] = loaded.sources["routes"]
-        loaded.places["quotas"] = partial(always, loaded.place("routes"))
+        loaded.places["quotas"] = partial(sources.always, loaded.place("routes"))
     if "sample_interval_s" in loaded.values and "degrade_load_stale_s" not in loaded.values:
         stale_s = stale_at_least_s(parts["gpu"].sample_interval_s)
         parts["degradation"] = parts["degradation"].model_copy(update={"load_stale_s": stale_s})

@@ -25,7 +25,6 @@ from autoglm_throttle.settings import (
     settings_table,
 )
 from autoglm_throttle.settings.groups.observe import RecordBody
-from autoglm_throttle.settings.groups.users import user_limit
 from autoglm_throttle.types import (
     AggregateMode,
     BorrowMode,
@@ -37,6 +36,7 @@ from autoglm_throttle.types import (
     SlowCallMode,
     StoreFailureMode,
     TripRule,
+    UserLimit,
     WebSocketMode,
 )
 
@@ -59,7 +59,11 @@ def problems_of(environ: Mapping[str, str], env_file: Path | None = None) -> lis
 
 
 LIMITS = st.lists(
-    st.builds(user_limit, st.integers(1, 16_777_215), st.integers(1, 86_400)),
+    st.builds(
+        lambda limit, window_s: UserLimit(f"user-{window_s}s", limit, window_s),
+        st.integers(1, 16_777_215),
+        st.integers(1, 86_400),
+    ),
     max_size=4,
     unique_by=lambda limit: limit.window_s,
 ).map(tuple)

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Final
+from typing import ClassVar, Final, cast
+
+from pydantic import BaseModel, ConfigDict
 
 from autoglm_throttle.settings.groups.base import Group, Setting, declared
 from autoglm_throttle.settings.groups.breaker import (
@@ -17,26 +19,37 @@ from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSet
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.settings.groups.users import UserSettings
 
+
+class Groups(BaseModel):
+    """The groups by attribute of ``Settings``, in the order of the settings page."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True
+    )
+
+    control: ControlSettings
+    rates: RateSettings
+    concurrency: ConcurrencySettings
+    users: UserSettings
+    store: StoreSettings
+    fleet: FleetSettings
+    callers: CallerSettings
+    responses: ResponseSettings
+    gpu: GpuSettings
+    verdict: VerdictSettings
+    quota: QuotaSettings
+    breaker: BreakerSettings
+    shared_breakers: SharedBreakerSettings
+    degradation: DegradationSettings
+    recorder: RecorderSettings
+    observe: ObserveSettings
+    loading: LoadingSettings
+
+
 GROUPS: Final[Mapping[str, type[Group]]] = {
-    "control": ControlSettings,
-    "rates": RateSettings,
-    "concurrency": ConcurrencySettings,
-    "users": UserSettings,
-    "store": StoreSettings,
-    "fleet": FleetSettings,
-    "callers": CallerSettings,
-    "responses": ResponseSettings,
-    "gpu": GpuSettings,
-    "verdict": VerdictSettings,
-    "quota": QuotaSettings,
-    "breaker": BreakerSettings,
-    "shared_breakers": SharedBreakerSettings,
-    "degradation": DegradationSettings,
-    "recorder": RecorderSettings,
-    "observe": ObserveSettings,
-    "loading": LoadingSettings,
+    attribute: cast("type[Group]", info.annotation) for attribute, info in Groups.model_fields.items()
 }
-"""Attribute of `Settings` -> group, in the order of the settings page."""
+"""Attribute of `Settings` -> group."""
 
 GROUP_OF: Final[Mapping[str, str]] = {
     group.prefix + field: attribute for attribute, group in GROUPS.items() for field in group.model_fields

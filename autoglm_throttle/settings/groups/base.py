@@ -15,24 +15,18 @@ from autoglm_throttle.settings.field_types import FieldType
 from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_key
 
 PREFIX: Final = "AUTOGLM_THROTTLE_"
-
-DEFAULTS: Final = "defaults"
-"""Context of a validation: the values are those of all guards, not of one."""
+DEFAULTS: Final = "defaults"  # context of a validation: the values are those of all guards, not of one
 
 
 class Setting(NamedTuple):
     """One declared setting with all its data."""
 
-    name: str
-    """Name as an argument and as a key of ``CONFIG_FILE``."""
-    field: str
-    """Name in its group."""
+    name: str  # as an argument and as a key of CONFIG_FILE
+    field: str  # name in its group
     field_type: FieldType
     default: Any
-    starred: bool
-    """Whether a first user should know it."""
-    file_only: bool
-    """Whether it is no environment variable, only a key of ``CONFIG_FILE`` and an argument in code."""
+    starred: bool  # whether a first user should know it
+    file_only: bool  # whether it is no environment variable
 
     @property
     def variable(self) -> str:
@@ -61,13 +55,9 @@ class Group(BaseModel):
         frozen=True, extra="forbid", defer_build=True, arbitrary_types_allowed=True, hide_input_in_errors=True
     )
 
-    prefix: ClassVar[str] = ""
-    """Left out of the names of the fields: ``breaker_failures`` is the field ``failures``."""
-    environment: ClassVar[str] = ""
-    """Fields that are environment variables, in capitals; with ``*`` those that a first user should know."""
-
-    positional: ClassVar[str] = ""
-    """Field that the constructor takes as its positional argument."""
+    prefix: ClassVar[str] = ""  # left out of the fields' names: `breaker_failures` is the field `failures`
+    environment: ClassVar[str] = ""  # environment variables; with * those that a first user should know
+    positional: ClassVar[str] = ""  # field that the constructor takes as its positional argument
 
     def __init__(self, /, *first: Any, **values: Any) -> None:  # noqa: ANN401 - the fields check them
         if len(first) > bool(self.positional) or (first and self.positional in values):
@@ -88,9 +78,8 @@ class Group(BaseModel):
 
     def explicit(self) -> dict[str, Any]:
         """Return the values that were set, by field."""
-        return {
-            field: getattr(self, field) for field in type(self).model_fields if field in self.model_fields_set
-        }
+        given = self.model_fields_set
+        return {field: getattr(self, field) for field in type(self).model_fields if field in given}
 
     def __repr_args__(self) -> Any:  # noqa: ANN401 - as in pydantic
         types = field_types(type(self))
@@ -112,15 +101,12 @@ def field_types(group: type[Group]) -> dict[str, FieldType]:
 @cache
 def declared(group: type[Group]) -> dict[str, Setting]:
     """Return the settings of a group by their full names."""
-    types = field_types(group)
     variables = group.environment.lower().split()
     rows = {}
-    for field, info in group.model_fields.items():
-        name = group.prefix + field
-        starred = f"{field}*" in variables
-        rows[name] = Setting(
-            name, field, types[field], info.default, starred, not starred and field not in variables
-        )
+    for field, kind in field_types(group).items():
+        name, starred = group.prefix + field, f"{field}*" in variables
+        file_only = not starred and field not in variables
+        rows[name] = Setting(name, field, kind, group.model_fields[field].default, starred, file_only)
     return rows
 
 
@@ -149,18 +135,16 @@ class Override(Group):
 def validate(
     group: type[G], raw: Mapping[Any, Any], context: Collection[str] = ()
 ) -> tuple[G | None, list[Problem], set[str]]:
-    """Validate raw values.
+    """Validate raw values by field.
 
     Args:
         group: the model.
-        raw: values by field.
-        context: passed to the validators of the group: ``DEFAULTS``, or the names of invalid values, which
-            no check may need.
+        raw: the values.
+        context: passed to its validators: ``DEFAULTS``, or the names of invalid values, not to be checked.
 
     Returns:
-        The group of the valid values, or None if a value is missing or contradicts another; a problem for
-        each value that is invalid, unknown or missing, and for each contradiction; the names of the invalid
-        and unknown ones.
+        The group of the valid values, or None if a value is missing or contradicts another; all problems; the
+        names of the invalid and unknown values.
     """
     try:
         return group.model_validate(raw, context=context), [], set()

@@ -11,15 +11,9 @@ from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, cho
 from autoglm_throttle.settings.groups.base import DEFAULTS, Group, Override
 from autoglm_throttle.settings.problems import ConfigError, Problem, repr_for_user
 
-LEASE_LEAST_S: Final = 30.0
-"""Default lease of a probe in seconds: longer than the common time-outs of clients."""
-
-LEASE_TIMEOUTS: Final = 3.0
-"""Lease of a probe in multiples of the guard's time limit: covers a retry inside the call, and a margin."""
-
-_UNLIMITED_S: Final = float(1 << 40)
-"""Open time in seconds that stands for no limit: a time must be finite."""
-
+LEASE_LEAST_S: Final = 30.0  # default lease of a probe: longer than the common time-outs of clients
+LEASE_TIMEOUTS: Final = 3.0  # lease in multiples of the time limit: a retry inside the call, and a margin
+_UNLIMITED_S: Final = float(1 << 40)  # open time that stands for no limit: a time must be finite
 _TIME: Final = number(0.001, 86_400, "s")
 _CALLS: Final = whole(1, 10_000, "calls")
 _WINDOW: Final = whole(1, 100_000, "calls")
@@ -74,16 +68,12 @@ _RATES: Final = frozenset({t.TripRule.FAILURE_RATE, t.TripRule.SLOW_RATE})
 
 
 class BreakerCheck(NamedTuple):
-    """Values that contradict each other."""
+    """Values that contradict each other; the problem stands under the first written key of ``messages``."""
 
     needs: tuple[str, ...]
-    is_violated: Callable[..., bool]
-    """Gets the values of ``needs`` in their order."""
+    is_violated: Callable[..., bool]  # gets the values of `needs` in their order
     messages: Mapping[str, tuple[str, str]]
-    """Key -> message and hint if that key was written; the problem stands under the first written key.
-
-    ``{key}`` becomes the name and the value of another key, ``{key.name}`` the name alone.
-    """
+    """Key -> message and hint; ``{key}`` becomes name and value of another key, ``{key.name}`` its name."""
 
 
 class _NamedValue(NamedTuple):
@@ -147,12 +137,9 @@ CHECKS: Final = (
 def cross_field_problems(
     values: Mapping[str, Any], given: Collection[str], name_of: Callable[[str], str] = str
 ) -> list[Problem]:
-    """Find each contradiction, as a problem under a key that was written.
+    """Find each contradiction, as a problem under a key of those ``given`` at this place.
 
-    Args:
-        values: values by key; a check runs only if all keys that it needs are among them.
-        given: the keys that were written at this place; problems of other places are reported there.
-        name_of: maps another key to its name in messages.
+    A check runs only if ``values`` has all keys that it needs; ``name_of`` names another key in messages.
     """
     problems = []
     for needs, is_violated, messages in CHECKS:
@@ -203,8 +190,7 @@ class BreakerSettings(Override):
     Texts are parsed as in the environment: after ``BreakerSettings(open_s="1m")`` the value is 60.0.
 
     Raises:
-        ConfigError: one problem for each argument that is not allowed, and for each two that contradict
-            each other.
+        ConfigError: one problem for each argument that is not allowed, and for each contradiction.
     """
 
     prefix: ClassVar[str] = "breaker_"
@@ -305,16 +291,11 @@ class BreakerSettings(Override):
         return self.success_threshold or self.half_open_max
 
     def wait_s(self, rounds: int) -> float:
-        """Return the length of an open period in seconds.
-
-        Args:
-            rounds: consecutive openings without a closing between them, less one.
-        """
+        """Return the seconds of an open period after ``rounds`` openings without a closing between them."""
         max_s = _UNLIMITED_S if self.open_max_s is None else self.open_max_s
         try:
             return min(self.open_s * self.backoff**rounds, max_s)
-        # The power exceeds the range of floats after some hundred rounds.
-        except OverflowError:
+        except OverflowError:  # the power exceeds the range of floats after some hundred rounds
             return max_s
 
 

@@ -6,33 +6,20 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import SecretStr
 
-from autoglm_throttle.settings.field_types import (
-    PRIORITY,
-    FieldType,
-    FieldTypeError,
-    choice,
-    listed,
-    number,
-    secret,
-    secret_text,
-    whole,
-    word,
-)
+from autoglm_throttle.settings import field_types as f
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, listed, number, word
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.types import Priority
 
-SECRET_BYTES: Final = 16
-"""Minimum length of a secret: 128 bits, out of reach of guessing."""
-
+SECRET_BYTES: Final = 16  # minimum length of a secret: 128 bits, out of reach of guessing
 PATH_CHARACTERS: Final = 1000
-
 UNIX: Final = "unix"
-
+PRIORITY_HEADER: Final = "x-priority"  # default header of a priority, for clients as well
+# IPv4 inside IPv6: dual-stack servers report IPv4 peers as ::ffff:a.b.c.d.
 _MAPPED: Final = ipaddress.ip_network("::ffff:0:0/96")
-"""IPv4 inside IPv6: dual-stack servers report IPv4 peers as ``::ffff:a.b.c.d``."""
-
 
 HeaderTrustName = Literal["lower", "proxy", "any", "off"]
+HeaderStyleName = Literal["auto", "ietf", "legacy", "none"]
 
 
 class HeaderTrust(StrEnum):
@@ -44,9 +31,6 @@ class HeaderTrust(StrEnum):
     OFF = "off"
 
 
-HeaderStyleName = Literal["auto", "ietf", "legacy", "none"]
-
-
 class HeaderStyle(StrEnum):
     """Rate limit headers in responses."""
 
@@ -55,9 +39,6 @@ class HeaderStyle(StrEnum):
     LEGACY = "legacy"
     NONE = "none"
 
-
-PRIORITY_HEADER: Final = "x-priority"
-"""Default header of a priority, for clients as well."""
 
 # RFC 9110, 5.6.2: the characters of a header name; in lower case, as in ASGI.
 HEADER_NAME: Final = word(
@@ -123,7 +104,7 @@ def _path(raw: object) -> str:
 
 def _secret(raw: object) -> SecretStr:
     """Accept a text that is long enough, with its blanks."""
-    text = secret_text(raw)
+    text = f.secret_text(raw)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -137,7 +118,7 @@ _EXAMPLE_KEY: Final = "the output of: openssl rand -hex 32"
 IDENTITY: Final = FieldType("address, bearer, header:NAME or module:callable", "header:x-api-key", _identity)
 PROXY: Final = FieldType(f"addresses, networks such as 10.0.0.0/8, or the word {UNIX}", "10.0.0.0/8", _proxy)
 REQUEST_PATH: Final = FieldType("exact paths that start with /", "/health", _path)
-SECRET: Final = secret(f"a secret of at least {SECRET_BYTES} bytes", _EXAMPLE_KEY, _secret)
+SECRET: Final = f.secret(f"a secret of at least {SECRET_BYTES} bytes", _EXAMPLE_KEY, _secret)
 
 
 class CallerSettings(Group):
@@ -155,7 +136,7 @@ class CallerSettings(Group):
     random key, or with a shared store uses a fixed, publicly known key."""
     trusted_proxies: Annotated[tuple[str, ...], listed(PROXY)] = ()
     """Peers from which X-Forwarded-For is trusted; not set: no header is read."""
-    priority_default: Annotated[Priority, PRIORITY] = Priority.MID
+    priority_default: Annotated[Priority, f.PRIORITY] = Priority.MID
     """The priority of a request that states none."""
     priority_header: Annotated[str, HEADER_NAME] = PRIORITY_HEADER
     """The header in which a client states a priority. [convention]"""
@@ -165,15 +146,11 @@ class CallerSettings(Group):
     """A header in which a client states how soon it needs the answer: seconds, 1.5, or 800ms; it may shorten
     the objective, never lengthen it. Not set: none is read."""
     exempt_paths: Annotated[tuple[str, ...], listed(REQUEST_PATH)] = (
-        "/health",
-        "/healthz",
-        "/livez",
-        "/readyz",
-        "/metrics",
+        *("/health", "/healthz", "/livez", "/readyz", "/metrics"),
     )
     """Paths that are never charged nor rejected, compared as received. A value replaces the whole list.
     [convention]"""
-    ipv6_prefix: Annotated[int, whole(32, 128, "bits")] = 64
+    ipv6_prefix: Annotated[int, f.whole(32, 128, "bits")] = 64
     """IPv6 callers with the same first bits are one caller. [a subscriber usually holds a /64]"""
 
 

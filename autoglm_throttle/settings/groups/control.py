@@ -16,20 +16,13 @@ from autoglm_throttle.settings.field_types import (
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.types import BorrowMode, Fairness, Policy, Signal, WebSocketMode
 
-TIERS_AT_MOST: Final = 20
-"""Maximum of rows; more are not distinguishable on a scale of 100."""
-
+TIERS_AT_MOST: Final = 20  # rows; more are not distinguishable on a scale of 100
 Tiers = tuple[tuple[float, float], ...]
 """Rows of (edge in percent, factor): above the edge, the rates are multiplied by the factor."""
 
-_BUDGET: Final = number(0, 1, "share", above=True)
-"""A share of an objective: at 0 no request could run, above 1 the objective would not be met."""
-
+_BUDGET: Final = number(0, 1, "share", above=True)  # of an objective: above 1 it would not be met
 _RATE: Final = number(0.001, 1_000_000, "requests/s")
-
-_RESERVE: Final = number(0, 0.875, "share")
-"""The smallest budget holds eight requests; with more than seven of them reserved none could be taken."""
-
+_RESERVE: Final = number(0, 0.875, "share")  # the smallest budget holds eight requests: one must be left
 _TIERS_EXAMPLE: Final = "85:0.7,90:0.4,95:0"
 
 

@@ -19,23 +19,13 @@ from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.problems import masked_url, repr_for_user
 from autoglm_throttle.types import AggregateMode, MissingTelemetryMode, Priority
 
-SCRAPED: Final = ("dcgm", "prometheus", "vllm", "sglang")
-"""Kinds that are read over HTTP."""
-
-LOCAL: Final = ("auto", "nvml", "none")
-"""Kinds without a URL or file."""
-
-ENGINES: Final = frozenset({"vllm", "sglang"})
-"""Sources that report the queue of an engine."""
-
+SCRAPED: Final = ("dcgm", "prometheus", "vllm", "sglang")  # kinds that are read over HTTP
+LOCAL: Final = ("auto", "nvml", "none")  # kinds without a URL or file
+ENGINES: Final = frozenset({"vllm", "sglang"})  # sources that report the queue of an engine
 KINDS: Final = (*LOCAL, *SCRAPED, "fake")
-
 ALLOWED_ITEMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"
-"""Allowed items."""
-
+# A comma before the next item; other commas belong to a URL or the name of a file.
 _NEXT: Final = rf"(?i),(?=\s*(?:{'|'.join(KINDS)})\s*(?:[:,]|\Z))"
-"""A comma before the next item; other commas belong to a URL or the name of a file."""
-
 _AFTER: Final = {
     **dict.fromkeys(SCRAPED, "a URL, such as :http://127.0.0.1:8000"),
     "fake": "the name of a file, such as :trace.csv",
@@ -50,10 +40,8 @@ class ScrapeUrl(NamedTuple):
     tls: bool
     host: str
     port: int
-    path: str = ""
-    """Path as it is sent; empty or ``/`` if the URL has none."""
-    query: str = ""
-    """Query as it is sent, without the question mark."""
+    path: str = ""  # as it is sent; empty or / if the URL has none
+    query: str = ""  # as it is sent, without the question mark
     username: str | None = None
     password: str | None = None
 
@@ -71,10 +59,8 @@ class GpuItem(NamedTuple):
     """One source."""
 
     kind: str
-    url: ScrapeUrl | None = None
-    """URL of a kind in ``SCRAPED``."""
-    file: str = ""
-    """File of ``fake``."""
+    url: ScrapeUrl | None = None  # of a kind in `SCRAPED`
+    file: str = ""  # of `fake`
 
 
 def split_items(text: str) -> list[str]:
@@ -84,12 +70,6 @@ def split_items(text: str) -> list[str]:
 
 def parse_items(items: Sequence[str]) -> tuple[GpuItem, ...]:
     """Parse the items of a list.
-
-    Args:
-        items: each one of ``ALLOWED_ITEMS``.
-
-    Returns:
-        At least one source.
 
     Raises:
         ValueError: an item is wrong; the text lists all problems, without passwords.
@@ -181,7 +161,6 @@ def _url(text: str) -> ScrapeUrl:
 
 
 RATIO: Final = number(0.01, 1, "share")
-
 _MATCHER: Final = r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z)"""
 _MATCHER_EXAMPLE: Final = 'cluster="a"'
 
@@ -192,18 +171,14 @@ def stale_at_least_s(interval_s: float) -> float:
 
 
 def _gpu_sources(raw: object) -> tuple[str, ...]:
-    items = split_items(raw) if isinstance(raw, str) else [str(part) for part in _texts(raw)]
+    parts = split_items(raw) if isinstance(raw, str) else f.parts_of(raw)
+    items = [part for part in parts if isinstance(part, str)]
+    if len(items) < len(parts):
+        raise FieldTypeError
     if any(len(split_items(item)) > 1 for item in items):
         raise FieldTypeError("an element of a list is one source")
     parse_items(items)
     return tuple(normal_item(item) for item in items)
-
-
-def _texts(raw: object) -> list[object]:
-    parts = f.parts_of(raw)
-    if not all(isinstance(part, str) for part in parts):
-        raise FieldTypeError
-    return parts
 
 
 def _device(raw: object) -> str:

@@ -18,6 +18,8 @@ from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.groups.callers import HEADER_NAME
 
 UnknownNamesName = Literal["error", "warn"]
+MetricsExportName = Literal["auto", "prometheus", "off"]
+RecordBodyName = Literal["hash", "none", "full"]
 
 
 class UnknownNames(StrEnum):
@@ -25,9 +27,6 @@ class UnknownNames(StrEnum):
 
     ERROR = "error"
     WARN = "warn"
-
-
-MetricsExportName = Literal["auto", "prometheus", "off"]
 
 
 class MetricsExport(StrEnum):
@@ -39,11 +38,7 @@ class MetricsExport(StrEnum):
 
 
 def file_path(raw: object) -> Path:
-    """Accept a path that can be printed. Whether it can be read shows when it is read.
-
-    Raises:
-        ValueError: it is empty, or no text.
-    """
+    """Accept a path that can be printed. Whether it can be read shows when it is read."""
     if not isinstance(raw, (str, Path)) or not str(raw).strip() or not str(raw).isprintable():
         raise FieldTypeError
     return Path(raw)
@@ -75,30 +70,19 @@ class LoadingSettings(Group):
 
 
 NEVER_RECORDED: Final = frozenset(
-    {
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "set-cookie",
-        "x-api-key",
-        "forwarded",
-        "x-forwarded-for",
-        "x-real-ip",
-    }
+    [
+        *("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"),
+        *("forwarded", "x-forwarded-for", "x-real-ip"),
+    ]
 )
 """Header fields that identify or authenticate the caller. The header that ``IDENTITY`` names is another."""
 
+# Common parts of other such names: x-goog-api-key, x-auth-token, cf-connecting-ip.
 _CREDENTIAL_NAMES: Final = (
     r"(?i)api[-_.]?key|token|secret|passw|cookie|auth[nz]?(?:[-_.]|$)|authori[sz]|authentic|session|credential"
     r"|signature|jwt|client[-_.]?cert|forwarded|(?:^|[-_.])ip$"
 )
-"""Common parts of other such names: ``x-goog-api-key``, ``x-auth-token``, ``cf-connecting-ip``."""
-
-SMALLEST_BYTES: Final = 4096
-"""A smaller file cannot hold its first and last lines."""
-
-
-RecordBodyName = Literal["hash", "none", "full"]
+SMALLEST_BYTES: Final = 4096  # a smaller file cannot hold its first and last lines
 
 
 class RecordBody(StrEnum):

@@ -4,25 +4,14 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import SecretStr
 
-from autoglm_throttle.settings.field_types import (
-    FLAG,
-    FieldTypeError,
-    choice,
-    number,
-    secret,
-    secret_text,
-    whole,
-    word,
-)
+from autoglm_throttle.settings import field_types as f
+from autoglm_throttle.settings.field_types import FLAG, FieldTypeError, choice, number, whole, word
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.types import STALL_S, StoreFailureMode
 
-URL_CHARACTERS: Final = 2000
-"""Enough for a dozen nodes with long names."""
-
-KEYS_AT_LEAST: Final = 8
-"""Maximum keys of one request: four limits of a user and four of its address."""
+URL_CHARACTERS: Final = 2000  # enough for a dozen nodes with long names
+KEYS_AT_LEAST: Final = 8  # maximum keys of one request: four limits of a user and four of its address
 
 # A part of a key has no colon, brace or blank, so that two different keys are never one text. A longer one
 # would lengthen each key of each user.
@@ -31,7 +20,7 @@ _HOST: Final = word(r"[A-Za-z0-9_.-]{1,253}", "letters, digits, _ . and -, at mo
 
 
 def _redis_url(raw: object) -> SecretStr:
-    text = secret_text(raw).strip()
+    text = f.secret_text(raw).strip()
     if not text.isprintable() or len(text) > URL_CHARACTERS:
         raise FieldTypeError
     from autoglm_throttle.settings.redis_address import parse_redis_url  # not needed without a Redis
@@ -40,7 +29,7 @@ def _redis_url(raw: object) -> SecretStr:
     return SecretStr(text)
 
 
-_REDIS_URL: Final = secret(
+_REDIS_URL: Final = f.secret(
     "redis://HOST:PORT/DB, unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/NAME or "
     "redis+cluster://HOST:PORT; rediss for TLS",
     "redis://localhost:6379/0",

@@ -17,16 +17,9 @@ from autoglm_throttle.types import UNITS_AT_MOST, UserLimit
 Limits = tuple[UserLimit, ...]
 
 EXAMPLE: Final = "100/minute;5/second"
-
-LIMITS_AT_MOST: Final = 4
-"""Every request checks all of its user's limits, so their number bounds the work per request."""
-
-WINDOW_AT_MOST_S: Final = 366 * 86_400
-"""A year. Longer windows need a database, not the memory of a process."""
-
-TEXT_AT_MOST: Final = 200
-"""Characters; four limits need fewer than 120."""
-
+LIMITS_AT_MOST: Final = 4  # every request checks all of its user's limits: bounds the work per request
+WINDOW_AT_MOST_S: Final = 366 * 86_400  # longer windows need a database, not the memory of a process
+TEXT_AT_MOST: Final = 200  # characters; four limits need fewer than 120
 _SHORT: Final = {
     **dict.fromkeys(("s", "sec"), "second"),
     **dict.fromkeys(("m", "min"), "minute"),
@@ -38,10 +31,7 @@ _NO_WINDOW: Final = r"(?i)(?:/|per)\s*0+\s*[a-z]"
 
 
 def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
-    """Parse one to four limits, in the order they are written.
-
-    Args:
-        text: ``100/minute``, ``1000/s``, ``10 per 2 second``, several separated by ``;``.
+    """Parse one to four limits in their order: ``100/minute``, ``1000/s;10 per 2 second``.
 
     Raises:
         ValueError: not the notation, a limit of 0 or above `UNITS_AT_MOST`, more than four limits,
@@ -67,13 +57,8 @@ def user_limits_text(limits: tuple[UserLimit, ...]) -> str:
     return ";".join(f"{limit.limit}/{_window_text(limit.window_s)}" for limit in limits)
 
 
-def user_limit(limit: int, window_s: int) -> UserLimit:
-    """Build a limit with its standard name, such as ``user-60s``."""
-    return UserLimit(f"user-{window_s}s", limit, window_s)
-
-
 def _checked(pairs: Iterable[tuple[int, int]]) -> tuple[UserLimit, ...]:
-    limits = tuple(user_limit(limit, window_s) for limit, window_s in pairs)
+    limits = tuple(UserLimit(f"user-{window_s}s", limit, window_s) for limit, window_s in pairs)
     windows = [limit.window_s for limit in limits]
     if not 1 <= len(limits) <= LIMITS_AT_MOST:
         raise FieldTypeError(f"one to {LIMITS_AT_MOST} limits, not {len(limits)}")
