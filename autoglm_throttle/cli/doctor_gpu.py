@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from autoglm_throttle.cli.doctor_devices import device_results
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.gpu.aggregate import load_pct
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
@@ -50,6 +50,60 @@ _NOT_REQUIRED: Final = "the limits still apply; set GPU=none if no GPU is expect
 _PERIOD: Final = (
     "dcgm-exporter measures every 30 s by default, so samples read once a second may be old: "
     "start it with DCGM_EXPORTER_INTERVAL=1000 (ms)"
+)
+
+QUANTITIES: Final = (
+    ("utilization", ("utilization_pct", "graphics_active_ratio")),
+    ("memory", ("memory_used_bytes",)),
+    ("power", ("power_w",)),
+    ("power limit", ("power_limit_w",)),
+    ("energy", ("energy_j",)),
+    ("temperature", ("temperature_c",)),
+    ("clock", ("sm_clock_mhz",)),
+    ("reasons of slowdown", ("throttle",)),
+    ("time slowed down", ("throttled_ns",)),
+    ("SM activity", ("sm_active_ratio",)),
+    ("tensor activity", ("tensor_active_ratio",)),
+    ("memory activity", ("dram_active_ratio", "memory_busy_pct")),
+    ("PCIe", ("pcie_rx_bytes", "pcie_rx_bps")),
+    ("NVLink", ("nvlink_rx_bytes", "nvlink_rx_bps")),
+)
+"""Name of a quantity -> fields; one of them is enough."""
+
+OF_ENGINES: Final = (
+    ("requests running", ("running",)),
+    ("requests waiting", ("queued",)),
+    ("cache fill", ("kv_used_ratio",)),
+    ("tokens", ("tokens_total",)),
+    ("preemptions", ("preemptions_total",)),
+)
+
+FOR_ROOT: Final = "keeps GPM for root"
+FOR_HOPPER: Final = "only Hopper devices and later"
+
+_GIB: Final = 1024**3
+
+_SM: Final = "SM activity"
+_PERMISSION: Final = (
+    "load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or give this process "
+    "CAP_SYS_ADMIN; until then verdicts are based on power"
+)
+_OLDER: Final = (
+    "Hopper and later report it through the driver, older devices through dcgm:URL; "
+    "verdicts are based on power"
+)
+_COUNTERS: Final = (
+    "add DCGM_FI_PROF_SM_ACTIVE and DCGM_FI_DEV_POWER_MGMT_LIMIT to the counters file of dcgm-exporter "
+    "(option -f), where they are disabled by default: verdicts need one of them"
+)
+_MIG: Final = (
+    "a MIG instance reports no utilization of its own, and this device has no GPM: TIERS cannot act on it. "
+    "dcgm:URL reports it; POLICY=concurrency needs no telemetry"
+)
+_NO_UTILIZATION: Final = "TIERS cannot act on it; POLICY=concurrency needs no telemetry"
+_LOST: Final = "the device is ignored; with no device left, POLICY=tiers rejects all requests"
+_AMBIGUOUS: Final = (
+    "a busy device gets the verdict 'unknown': only power or SM activity shows whether it computes or hangs"
 )
 
 
@@ -135,3 +189,91 @@ def _result(
     item: str, level: Severity, message: str, hint: str = "", *, value: str | None = None
 ) -> DoctorResult:
     return DoctorResult("gpu", item, level, message, hint, value)
+
+
+def device_results(row: GpuSample, now: float) -> Iterator[DoctorResult]:
+    """Report on one row: the device's state, and its known quantities.
+
+    Args:
+        row: of the newest reading.
+        now: monotonic seconds.
+    """
+    name = _name(row)
+    if row.health == "lost":
+        text = f"{name}: lost" + (f" ({'; '.join(row.notes)})" if row.notes else "")
+        yield DoctorResult("gpu", "device", Severity.FAIL, text, _LOST, row.device)
+        return
+    engine = row.kind == "engine"
+    age_ms = (max(0.0, now - row.taken_at_s) + row.age_s) * 1e3
+    text = f"{name}: {_work(row) if engine else _load(row)}, {age_ms:.1f} ms old"
+    if engine or load_pct(row) is not None:
+        yield DoctorResult("gpu", "device", Severity.OK, text, value=row.device)
+    else:
+        hint = _MIG if row.kind == "mig" else _NO_UTILIZATION
+        yield DoctorResult("gpu", "device", Severity.WARN, text, hint, row.device)
+    yield _fields_result(name, row)
+
+
+def _name(row: GpuSample) -> str:
+    if row.kind == "engine":
+        return " ".join(filter(None, (row.device, row.name)))
+    label = f"{row.host}/{row.index}" if row.host else str(row.index)
+    return f"{label} {row.name}".rstrip()
+
+
+def _fields_result(name: str, row: GpuSample) -> DoctorResult:
+    quantities = OF_ENGINES if row.kind == "engine" else QUANTITIES
+    known = [
+        quantity
+        for quantity, fields in quantities
+        if any(getattr(row, field) is not None for field in fields)
+    ]
+    missing = [quantity for quantity, _ in quantities if quantity not in known]
+    text = f"{name} reports {', '.join(known) or 'nothing'}; not {', '.join(missing)}"
+    if not missing:
+        text = f"{name} reports every quantity checked"
+    level, hint = _fields_severity(row, missing)
+    return DoctorResult("gpu", "quantities", level, text, hint, missing)
+
+
+def _fields_severity(row: GpuSample, missing: list[str]) -> tuple[Severity, str]:
+    notes = " ".join(row.notes)
+    if row.kind == "engine":
+        has_no_load = "requests waiting" in missing and "cache fill" in missing
+        return (Severity.WARN, "SIGNAL=pressure has no input") if has_no_load else (Severity.OK, "")
+    if _SM not in missing:
+        return Severity.OK, "; ".join(row.notes)
+    if FOR_ROOT in notes:
+        return Severity.WARN, _PERMISSION
+    is_ambiguous = row.kind == "gpu" and bool({"power", "power limit"} & set(missing))
+    level = Severity.WARN if is_ambiguous else Severity.OK
+    if row.source.startswith(("dcgm:", "prometheus:")):
+        return level, _COUNTERS
+    if is_ambiguous:
+        return level, _AMBIGUOUS
+    return level, _OLDER if FOR_HOPPER in notes else "; ".join(row.notes)
+
+
+def _load(row: GpuSample) -> str:
+    percent = load_pct(row)
+    parts = ["utilization unknown" if percent is None else f"{percent:.0f} % busy"]
+    if row.memory_used_bytes is not None and row.memory_total_bytes is not None:
+        parts.append(f"{row.memory_used_bytes / _GIB:.1f} of {row.memory_total_bytes / _GIB:.1f} GiB")
+    if row.power_w is not None and row.power_limit_w is not None:
+        parts.append(f"{row.power_w:.0f} of {row.power_limit_w:.0f} W")
+    if row.temperature_c is not None:
+        parts.append(f"{row.temperature_c:.0f} C")
+    if row.throttle:
+        parts.append(f"slowed down by {', '.join(sorted(row.throttle))}")
+    return ", ".join(parts)
+
+
+def _work(row: GpuSample) -> str:
+    parts = []
+    if row.running is not None:
+        parts.append(f"{row.running} running")
+    if row.queued is not None:
+        parts.append(f"{row.queued} waiting")
+    if row.kv_used_ratio is not None:
+        parts.append(f"cache {row.kv_used_ratio:.0%} full")
+    return ", ".join(parts) or "reports no load"

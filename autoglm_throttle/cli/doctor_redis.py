@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha1
 from itertools import count, islice
-from typing import Any, Final
+from statistics import median
+from typing import Any, Final, NamedTuple
 
-from autoglm_throttle.cli.doctor_permissions import missing_permission
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
-from autoglm_throttle.cli.store_latency import ROUND_TRIPS, round_trip
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
@@ -37,6 +36,9 @@ SAFE_EVICTION_POLICIES: Final = ("noeviction", "volatile-ttl")
 
 OLDEST: Final = (6, 2)
 
+ROUND_TRIPS: Final = 9
+"""Number of timed calls; the median of fewer would depend on a single odd one."""
+
 MAX_ERROR_CHARS: Final = 200
 
 USERS_TRIED: Final = 200
@@ -54,6 +56,19 @@ _REMEDIES: Final[Mapping[StoreErrorKind, str]] = {
 
 
 DoctorResults = list[DoctorResult]
+
+Execute = Callable[..., Any]
+"""Sends a command and returns its reply; raises redis-py's errors."""
+
+_BY_ARGUMENTS: Final[dict[tuple[object, ...], str]] = {
+    (): "llen rpop del get hgetall zcard subscribe",
+    (0,): "lindex lpush set hget hdel zrem zscore hmget publish",
+    (1,): "pexpire",
+    (0, 0): "ltrim hset zadd zremrangebyscore zcount",
+    (1, 0): "lrem",
+}
+ARGUMENTS: Final = {name: values for values, names in _BY_ARGUMENTS.items() for name in names.split()}
+"""Command -> arguments after its key or channel: the fewest with which the server checks permissions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +98,9 @@ class RedisNode:
         hint: str = "",
         value: str | float | list[str] | None = None,
     ) -> DoctorResult:
-        """Make a result for this server."""
-        return self.named(DoctorResult("redis", item, level, message, hint, value))
-
-    def named(self, result: DoctorResult) -> DoctorResult:
-        """Add the server's name to a result if there are several servers."""
-        return replace(result, message=f"{self.name}: {result.message}") if self.name else result
+        """Make a result for this server; the message names it if there are several."""
+        text = f"{self.name}: {message}" if self.name else message
+        return DoctorResult("redis", item, level, text, hint, value)
 
 
 def diagnose(settings: Settings) -> DoctorResults:
@@ -179,11 +191,25 @@ def _latency(node: RedisNode, settings: Settings) -> DoctorResults:
     offset = min(times)[1]
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
     return [
-        node.named(round_trip([elapsed_s for elapsed_s, _ in times], settings.store.redis_deadline_s)),
+        _round_trip(node, median(elapsed_s for elapsed_s, _ in times), settings.store.redis_deadline_s),
         node.result(
             "clock", Severity.OK, f"{clock}; windows use the server's clock only", value=round(offset, 6)
         ),
     ]
+
+
+def _round_trip(node: RedisNode, median_s: float, deadline_s: float) -> DoctorResult:
+    """Check that decisions, which wait for ``deadline_s`` at most, can wait for a round trip."""
+    text = f"round trip {median_s * 1e3:.2f} ms, median of {ROUND_TRIPS}"
+    value = round(median_s, 6)
+    if median_s <= deadline_s / 2:
+        return node.result("round_trip", Severity.OK, text, value=value)
+    hint = (
+        f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline_s * 1e3)} ms: "
+        "run the store closer to the service, or raise the deadline"
+    )
+    severity = Severity.FAIL if median_s > deadline_s else Severity.WARN
+    return node.result("round_trip", severity, text, hint, value)
 
 
 def check_server(node: RedisNode) -> DoctorResults:
@@ -235,6 +261,56 @@ def _access(node: RedisNode, settings: Settings, wire: WindowProtocol) -> Doctor
     results_of_permissions = _permissions(node, settings)
     forbidden = any(result.level is Severity.FAIL for result in results_of_permissions)
     return results_of_permissions if forbidden else [*results_of_permissions, _counts(node, wire)]
+
+
+class MissingPermission(NamedTuple):
+    """Missing permissions."""
+
+    commands: tuple[str, ...]
+    keys: bool
+    """Whether the user has no access to the keys below the prefix."""
+    channels: bool = False
+    """The same for the channels."""
+
+
+def missing_permission(execute: Execute, commands: Iterable[str], key: str) -> MissingPermission | None:
+    """Return the missing permissions for some commands on a key; None if the server rejects the check.
+
+    The commands are put into a transaction that is then discarded, so nothing is written. The server checks
+    the permissions of a command when it queues it, and names the rejected one; inside a script it would not.
+    """
+    from redis.exceptions import NoPermissionError, ResponseError
+
+    try:
+        execute("MULTI")
+    except NoPermissionError:
+        return None
+    missing: list[str] = []
+    keys = channels = False
+    for command in commands:
+        try:
+            execute(*_call(command, key))
+        except NoPermissionError as error:
+            if "command" in str(error):
+                missing.append(command)
+            elif "channel" in str(error):
+                channels = True
+            else:
+                keys = True
+        except ResponseError:
+            pass  # another error, such as full memory: the counting check reports it
+    execute("DISCARD")
+    return MissingPermission(tuple(missing), keys, channels)
+
+
+def _call(command: str, key: str) -> Sequence[object]:
+    if command in ("time", "ping"):
+        return (command.upper(),)
+    if command == "eval":
+        return ("EVAL", "return 0", 1, key)
+    if command == "evalsha":
+        return ("EVALSHA", "0" * 40, 1, key)
+    return (command.upper(), key, *ARGUMENTS[command])
 
 
 def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:

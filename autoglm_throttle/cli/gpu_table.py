@@ -1,14 +1,15 @@
-"""Formats a GPU reading as a table for people and as a document for programs."""
+"""A reading of all GPU sources, as a table for people and as a document for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from autoglm_throttle.cli.doctor_result import one_line
-from autoglm_throttle.cli.gpu_reader import GpuReading, GpuSource
 from autoglm_throttle.cli.output import table
 from autoglm_throttle.gpu.aggregate import load_pct
+from autoglm_throttle.gpu.monitor import SourceState
 from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.settings.groups.gpu import ENGINES
@@ -37,6 +38,27 @@ _DEVICE_HEADING: Final = (
     "source",
 )
 _ENGINE_HEADING: Final = ("engine", "model", "running", "queued", "cache %", "tokens/s", "age s", "source")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSource:
+    """One source, and its state."""
+
+    name: str
+    state: SourceState
+    error: str
+    """Reason for missing readings, with the remedy; empty while it works."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """View and source states at one moment."""
+
+    at_s: float
+    """Monotonic."""
+    view: GpuView | None
+    """None: no source has reported yet."""
+    sources: tuple[GpuSource, ...]
 
 
 def as_text(reading: GpuReading) -> str:

@@ -26,8 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Print 16 hex digits for the value on standard input, which is never printed itself.
 
     Raises:
-        ConfigError: the settings have problems, there is neither a ``KEY_SECRET`` nor a shared store, or the
-            input is empty.
+        ConfigError: there is neither a ``KEY_SECRET`` nor a shared store, or the input is empty.
     """
     settings = load(args)
     key = settings.identity_key

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
-from autoglm_throttle.cli.place import place_text
-from autoglm_throttle.cli.show_guards import NOT_SET, guards_document, guards_table
 from autoglm_throttle.settings import (
     ConfigError,
+    GuardPolicy,
     Problem,
     ResourcePolicy,
     RoutePolicy,
@@ -29,20 +28,20 @@ from autoglm_throttle.settings.advice import WITH_LIMIT
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF
 from autoglm_throttle.settings.groups.base import field_types
-from autoglm_throttle.settings.sources import SETTINGS_OF
-from autoglm_throttle.types import Priority, SlotUse, StoreFailureMode, UserLimit
+from autoglm_throttle.settings.problems import quoted_key
+from autoglm_throttle.settings.sources import SETTINGS_OF, head_of
+from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
 
-MARK_NAMES = "mark "
+NOT_SET: Final = "-"
+"""Cell of a table without a value."""
+
+MARK_NAMES: Final = "mark "
 """Prefix of the names of policies that come from a mark on an endpoint."""
 
+_INSTEAD_OF: Final = {"shed_above": "degrade_shed_at", "max_stale_s": "degrade_max_stale_s"}
+"""Key of a guard -> the setting that it replaces, if its name is not ``breaker_`` and the key."""
 
-@dataclass(frozen=True)
-class EffectivePolicy:
-    """The policy that applies to one request, and the reason."""
-
-    reason: str
-    exempt: bool
-    policy: RoutePolicy | None = None
+_LINE: Final = re.compile(r":\d+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,34 +66,18 @@ def run(args: argparse.Namespace) -> int:
         rows = _rows(settings, changed=args.changed)
         write_json(_document(settings, rows)) if as_document else write(_text(settings, rows))
         return EXIT_OK
-    effective = evaluate(settings, args.path, args.method.upper(), _app(args.app))
-    details = _details(settings, effective)
-    if details["slo_s"] is None and not effective.exempt and not as_document and _learns_objective(settings):
-        details["slo_s"] = "learned"
+    details = request_policy(settings, args.path, args.method.upper(), _app(args.app))
     if as_document:
         write_json({"path": args.path, "method": args.method.upper(), **details})
-    else:
-        write(table((name, _plain(value)) for name, value in details.items()))
+        return EXIT_OK
+    if details["slo_s"] is None and not details["exempt"] and _learns_objective(settings):
+        details["slo_s"] = "learned"
+    write(table((name, _plain(value)) for name, value in details.items()))
     return EXIT_OK
 
 
-def user_limits_location(settings: Settings) -> str:
-    """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
-    if settings.store.redis_url is None:
-        return "User limits are counted in the memory of each process."
-    fallback_text = {
-        StoreFailureMode.LOCAL: f"each process enforces 1/{settings.rates.workers} of them",
-        StoreFailureMode.ALLOW: "no user limit is enforced",
-        StoreFailureMode.DENY: "requests under a user limit are rejected",
-    }[settings.store.redis_on_error]
-    return (
-        f"User limits are counted in Redis for all processes; while it is unavailable, {fallback_text}.\n"
-        "To check that it responds: autoglm-throttle doctor"
-    )
-
-
-def evaluate(settings: Settings, path: str, method: str, app: object = None) -> EffectivePolicy:
-    """Find the policy of a request, as the middleware does.
+def request_policy(settings: Settings, path: str, method: str, app: object = None) -> dict[str, Any]:
+    """Return the policy of a request, found as the middleware does, and the reason.
 
     Args:
         settings: the policies and the defaults.
@@ -106,48 +89,44 @@ def evaluate(settings: Settings, path: str, method: str, app: object = None) -> 
     from autoglm_throttle.asgi.routes import RouteTable
 
     if method == "OPTIONS":
-        return EffectivePolicy("OPTIONS is never charged", exempt=True)
+        return _details(settings, None, "OPTIONS is never charged", exempt=True)
     if path in settings.callers.exempt_paths:
-        return EffectivePolicy("the path is in EXEMPT_PATHS", exempt=True)
+        return _details(settings, None, "the path is in EXEMPT_PATHS", exempt=True)
     routes = RouteTable(settings.routes)
     if app is not None:
         routes.learn(marks.visible_routes(app))
     route = routes.match(path, method)
     if route is None:
-        return EffectivePolicy("no pattern matches: the defaults apply", exempt=False)
-    origin = (
-        "a mark on its endpoint" if route.name.startswith(MARK_NAMES) else "the first pattern that matches"
-    )
-    return EffectivePolicy(origin, route.exempt, route)
+        return _details(settings, None, "no pattern matches: the defaults apply", exempt=False)
+    is_mark = route.name.startswith(MARK_NAMES)
+    origin = "a mark on its endpoint" if is_mark else "the first pattern that matches"
+    return _details(settings, route, origin, exempt=route.exempt)
 
 
-def _details(settings: Settings, effective: EffectivePolicy) -> dict[str, Any]:
-    route = effective.policy
-    priority = settings.callers.priority_default
-    if route is not None and route.priority is not None:
-        priority = route.priority
-    own = None if route is None else route.user_limit
-    limits = settings.users.by_priority[priority] if own is None else own
-    return {
-        "policy": None if route is None else route.name,
-        "reason": effective.reason,
-        "exempt": effective.exempt,
-        "priority": None if effective.exempt else priority.label,
-        "cost": None if effective.exempt else (1.0 if route is None else route.cost),
-        "user_limit": None if effective.exempt else _limits_text(limits),
-        "slo_s": None if effective.exempt else _slo_s(settings, route),
-        "slot": None if effective.exempt else (SlotUse.REQUEST if route is None else route.slot).value,
-        "resource_policy": None if effective.exempt else _resource_policy(settings, route),
+def _details(settings: Settings, route: RoutePolicy | None, reason: str, *, exempt: bool) -> dict[str, Any]:
+    details = {"policy": None if route is None else route.name, "reason": reason, "exempt": exempt}
+    if exempt:
+        names = ("priority", "cost", "user_limit", "slo_s", "slot", "resource_policy")
+        return details | dict.fromkeys(names)
+    own = RoutePolicy("/") if route is None else route
+    priority = settings.callers.priority_default if own.priority is None else own.priority
+    limits = settings.users.by_priority[priority] if own.user_limit is None else own.user_limit
+    return details | {
+        "priority": priority.label,
+        "cost": own.cost,
+        "user_limit": _limits_text(limits),
+        "slo_s": settings.concurrency.slo_s if own.slo_s is None else own.slo_s,
+        "slot": own.slot.value,
+        "resource_policy": _resource_policy(settings, own),
     }
 
 
-def _resource_policy(settings: Settings, route: RoutePolicy | None) -> dict[str, str] | None:
+def _resource_policy(settings: Settings, route: RoutePolicy) -> dict[str, str] | None:
     """Return the resource policy of the request; None without ``QUOTAS``, since nothing reads it then."""
     if not settings.quota.quotas:
         return None
     whole = {column: settings.text_of(name) for column, name in SETTINGS_OF.items()}
-    own = None if route is None else _own_policy(route)
-    return {column: text for column, text in (whole | (own or {})).items() if text}
+    return {column: text for column, text in (whole | (_own_policy(route) or {})).items() if text}
 
 
 def _own_policy(route: RoutePolicy) -> dict[str, str] | None:
@@ -155,22 +134,8 @@ def _own_policy(route: RoutePolicy) -> dict[str, str] | None:
     return None if policy is None else {key: types[key].text(own) for key, own in policy.explicit().items()}
 
 
-def _slo_s(settings: Settings, route: RoutePolicy | None) -> float | None:
-    return settings.concurrency.slo_s if route is None or route.slo_s is None else route.slo_s
-
-
 def _learns_objective(settings: Settings) -> bool:
     return settings.concurrency.slo_s is None and settings.control.policy in WITH_LIMIT
-
-
-def objective_text(settings: Settings) -> str:
-    """Describe the objective for a complete response where it is learned; else empty."""
-    if not _learns_objective(settings):
-        return ""
-    return (
-        "SLO_S is not set: the objective for a complete response is learned, "
-        "four times the P95 under light load, at least 2 s.\nCallers may accept less or more: set SLO_S."
-    )
 
 
 def _app(spec: str | None) -> object:
@@ -198,7 +163,12 @@ def _rows(settings: Settings, *, changed: bool) -> list[Setting]:
 
 def _text(settings: Settings, rows: Sequence[Setting]) -> str:
     parts = [_settings_text(settings, rows) if rows else "Every setting has its default."]
-    parts += filter(None, [objective_text(settings), user_limits_location(settings)])
+    if _learns_objective(settings):
+        parts.append(
+            "SLO_S is not set: the objective for a complete response is learned, "
+            "four times the P95 under light load, at least 2 s.\nCallers may accept less or more: set SLO_S."
+        )
+    parts.append(_user_limits_location(settings))
     if settings.routes:
         heading = ("route", "priority", "cost", "user limit", "slo s", "slot")
         parts.append(table([heading, *map(_route_row, settings.routes)]))
@@ -214,22 +184,16 @@ def _text(settings: Settings, rows: Sequence[Setting]) -> str:
         ]
         parts.append(table([("plan", "priority", "user limit", "members"), *plans]))
     if settings.guards:
-        parts.append(guards_table(settings))
+        parts.append(_guards_table(settings))
     return "\n\n".join(parts)
 
 
 def _settings_text(settings: Settings, rows: Sequence[Setting]) -> str:
     """Format the settings below the names of their groups, with the same columns in all groups."""
     cells = [("setting", "value", "unit", "source")]
-    cells += [
-        (
-            known.variable,
-            settings.text_of(known.name) or NOT_SET,
-            known.field_type.unit,
-            place_text(settings, known.name),
-        )
-        for known in rows
-    ]
+    for known in rows:
+        value = settings.text_of(known.name) or NOT_SET
+        cells.append((known.variable, value, known.field_type.unit, _place(settings, known.name)))
     heading, *lines = table(cells).splitlines()
     parts, group = [heading], ""
     for known, line in zip(rows, lines, strict=True):
@@ -240,18 +204,27 @@ def _settings_text(settings: Settings, rows: Sequence[Setting]) -> str:
     return "\n".join(parts)
 
 
+def _user_limits_location(settings: Settings) -> str:
+    """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
+    if settings.store.redis_url is None:
+        return "User limits are counted in the memory of each process."
+    fallback_text = {
+        StoreFailureMode.LOCAL: f"each process enforces 1/{settings.rates.workers} of them",
+        StoreFailureMode.ALLOW: "no user limit is enforced",
+        StoreFailureMode.DENY: "requests under a user limit are rejected",
+    }[settings.store.redis_on_error]
+    return (
+        f"User limits are counted in Redis for all processes; while it is unavailable, {fallback_text}.\n"
+        "To check that it responds: autoglm-throttle doctor"
+    )
+
+
 def _route_row(route: RoutePolicy) -> tuple[str, ...]:
     if route.exempt:
         return (route.name, "exempt", NOT_SET, NOT_SET, NOT_SET, NOT_SET)
     limits = _limits_text(route.user_limit) or NOT_SET
-    return (
-        route.name,
-        _label(route.priority),
-        plain(route.cost),
-        limits,
-        _plain(route.slo_s),
-        route.slot.value,
-    )
+    cost, slo_s = plain(route.cost), _plain(route.slo_s)
+    return (route.name, _label(route.priority), cost, limits, slo_s, route.slot.value)
 
 
 def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
@@ -265,7 +238,7 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
                 "unit": known.field_type.unit or None,
                 "default": known.default_text or None,
                 "source": settings.source_of(known.name).value,
-                "place": place_text(settings, known.name),
+                "place": _place(settings, known.name),
             }
             for known in rows
         ],
@@ -293,8 +266,71 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
             }
             for plan in settings.plans.values()
         ],
-        "guards": guards_document(settings),
+        "guards": _guards_document(settings),
     }
+
+
+def _guards_table(settings: Settings) -> str:
+    """Format a row for each figure that a guard has of its own, with its place."""
+    units = {key: kind.unit for key, kind in field_types(GuardPolicy).items()}
+    rows = [("guard", "figure", "value", "unit", "instead of", "source")]
+    for name, policy in settings.guards.items():
+        rows += [
+            (name, key, value, units[key], instead_of or NOT_SET, _guard_place(settings, name, key))
+            for key, value, instead_of in _figures(settings, policy)
+        ] or [(name, NOT_SET, NOT_SET, "", NOT_SET, _guard_place(settings, name))]
+    return table(rows)
+
+
+def _guards_document(settings: Settings) -> list[dict[str, Any]]:
+    units = {key: kind.unit for key, kind in field_types(GuardPolicy).items()}
+    return [
+        {
+            "name": name,
+            "source": settings.source_of("guards").value,
+            "place": _guard_place(settings, name),
+            "figures": {
+                key: {"value": value, "unit": units[key] or None, "instead_of": instead_of or None}
+                for key, value, instead_of in _figures(settings, policy)
+            },
+        }
+        for name, policy in settings.guards.items()
+    ]
+
+
+def _figures(settings: Settings, policy: GuardPolicy) -> Iterator[tuple[str, str, str]]:
+    """Yield key, value, and the value for all guards; the latter is empty if there is none."""
+    types = field_types(GuardPolicy)
+    for key, value in policy.explicit().items():
+        if key != "name":
+            of_all = _INSTEAD_OF.get(key, f"breaker_{key}")
+            default = settings.text_of(of_all) if of_all in settings_table() else ""
+            yield key, types[key].text(value), default
+
+
+def _guard_place(settings: Settings, name: str, key: str = "") -> str:
+    return _place(settings, f"guards.{quoted_key(name)}" + (f".{key}" if key else ""))
+
+
+def _place(settings: Settings, where: str) -> str:
+    """Return the place of a value: a variable, file and line, ``argument`` or ``default``.
+
+    Args:
+        settings: with the sources of its values.
+        where: the name of a setting or table, perhaps with a place inside, such as ``guards.vector-db``.
+    """
+    match settings.source_of(head_of(where)):
+        case SettingSource.DEFAULT:
+            return "default"
+        case SettingSource.CODE:
+            return "argument"
+        case SettingSource.CONFIG_FILE:
+            file = settings.loading.config_file
+            name = "" if file is None else file.name
+            line = _LINE.match(settings.place_of(where).removeprefix(name))
+            return name + (line[0] if line else "")
+        case _:
+            return settings.place_of(where)
 
 
 def _plain(value: str | float | dict[str, str] | None) -> str:

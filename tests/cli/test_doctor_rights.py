@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import autoglm_throttle
-from autoglm_throttle.cli.doctor_permissions import ARGUMENTS, missing_permission
+from autoglm_throttle.cli.doctor_redis import ARGUMENTS, missing_permission
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import scripts as breakers

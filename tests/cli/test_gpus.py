@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli import gpu_reader, main
-from autoglm_throttle.cli.gpu_reader import GpuReader, GpuReading, GpuSource
-from autoglm_throttle.cli.gpu_table import as_document, as_text
+from autoglm_throttle.cli import gpus as gpus_command
+from autoglm_throttle.cli import main
+from autoglm_throttle.cli.gpu_table import GpuReading, GpuSource, as_document, as_text
+from autoglm_throttle.cli.gpus import GpuReader
 from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.gpu.verdict.tracker import SPAN_S, VerdictTracker
@@ -30,7 +31,7 @@ from tests.gpu.metrics_server import BadServer, page, served
 
 GOLDEN = Path(__file__).parent / "golden"
 GIB = 1024**3
-LOOK_S = gpu_reader.MIN_SPAN_S
+LOOK_S = gpus_command.MIN_SPAN_S
 
 Show = Callable[..., tuple[int, str]]
 
@@ -39,8 +40,8 @@ Show = Callable[..., tuple[int, str]]
 def show(
     clean_env: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    monkeypatch.setattr(gpu_reader, "MIN_SPAN_S", 0.15)
-    monkeypatch.setattr(gpu_reader, "INTERVAL_S", 0.2)
+    monkeypatch.setattr(gpus_command, "MIN_SPAN_S", 0.15)
+    monkeypatch.setattr(gpus_command, "INTERVAL_S", 0.2)
 
     def run(*argv: str, **environ: str) -> tuple[int, str]:
         for name, value in environ.items():
@@ -224,8 +225,8 @@ def test_nvml_devices_are_printed(show: Show) -> None:
 
 def test_verdict_is_available_after_one_reading(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SPAN_S < LOOK_S
-    monkeypatch.setattr(gpu_reader, "VerdictTracker", partial(VerdictTracker, span_s=0.4))
-    monkeypatch.setattr(gpu_reader, "MIN_SPAN_S", 0.4 * LOOK_S / SPAN_S)
+    monkeypatch.setattr(gpus_command, "VerdictTracker", partial(VerdictTracker, span_s=0.4))
+    monkeypatch.setattr(gpus_command, "MIN_SPAN_S", 0.4 * LOOK_S / SPAN_S)
     library = FakeNvml()
     library.set(0, gpu=99, reasons=0x40, smclk=900, smclk_max=1980)
     with library.installed():
@@ -311,7 +312,7 @@ class Crashes(Hung):
 
 
 def test_a_binding_that_ends_its_thread_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (Crashes(),))
+    monkeypatch.setattr("autoglm_throttle.cli.gpus.providers", lambda *_, **__: (Crashes(),))
     status, out = show("--format", "json")
     assert (status, json.loads(out)["sources"]) == (
         1,
@@ -344,7 +345,7 @@ class Recovers:
 
 def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pytest.MonkeyPatch) -> None:
     late = Recovers()
-    monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (late,))
+    monkeypatch.setattr("autoglm_throttle.cli.gpus.providers", lambda *_, **__: (late,))
     with GpuReader(Settings(sample_interval_s=0.2)) as watch:
         watch.wait_until_ready()
         assert watch.snapshot().sources == (GpuSource("late", "failing", "not yet"),)
@@ -357,7 +358,7 @@ def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pyte
 def test_source_without_devices_is_named(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = Hung()
     empty.over.set()
-    monkeypatch.setattr("autoglm_throttle.cli.gpu_reader.providers", lambda *_, **__: (empty,))
+    monkeypatch.setattr("autoglm_throttle.cli.gpus.providers", lambda *_, **__: (empty,))
     assert show() == (0, "no GPU was found\n\nhung: it reports no device\n")
 
 
@@ -368,10 +369,10 @@ def test_a_driver_that_hangs_hides_no_engine(
     serves(server, "vllm_0")
     hung = Hung()
     monkeypatch.setattr(
-        "autoglm_throttle.cli.gpu_reader.providers", lambda *args, **how: (hung, *providers(*args, **how))
+        "autoglm_throttle.cli.gpus.providers", lambda *args, **how: (hung, *providers(*args, **how))
     )
-    monkeypatch.setattr(gpu_reader, "FIRST_READ_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(gpu_reader, "HANG_AFTER_S", 0.2)
+    monkeypatch.setattr(gpus_command, "FIRST_READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(gpus_command, "HANG_AFTER_S", 0.2)
     try:
         status, out = show("--format", "json", GPU=f"vllm:{server.url()}")
     finally:
