@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.control.tiers import Controller
     from autoglm_throttle.gpu.monitor import GpuMonitor, SampleListener
-    from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+    from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync
     from autoglm_throttle.store.leased_buckets import LeasedBuckets
@@ -230,7 +230,7 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     """Create the shared store of breaker states; None where breakers are local to the process."""
     if not settings.shared_breakers.shared:
         return None
-    from autoglm_throttle.store.breakers.redis_store import TIMEOUT_S, RedisBreakerStore
+    from autoglm_throttle.store.breakers.sync import TIMEOUT_S, RedisBreakerStore
 
     clients = redis_clients(settings)
     return RedisBreakerStore(

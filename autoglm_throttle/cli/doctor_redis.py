@@ -18,7 +18,7 @@ from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
-from autoglm_throttle.store.breakers import scripts as breakers
+from autoglm_throttle.store.breakers import protocol as breakers
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.script import RIGHTS, error_kind
 from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge, StoreErrorKind

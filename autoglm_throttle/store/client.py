@@ -162,6 +162,44 @@ class SyncScript:
         except NoScriptError:  # restarted server or SCRIPT FLUSH: nothing has run
             return client.eval(self._text, len(keys), *keys, *arguments)
 
+    def call_all(
+        self, calls: Sequence[tuple[Sequence[str], Sequence[str | int]]], *, cluster: bool
+    ) -> list[Any]:
+        """Run the script for each call, in one round trip; an error reply stands in its place.
+
+        A cluster gets one call after another: its pipelines ask the server for the keys of each call.
+
+        Raises:
+            Exception: of the connection; each call may have been executed.
+        """
+        if not cluster:
+            return self._pipeline("EVALSHA", self._sha, calls)
+        from redis.exceptions import ResponseError
+
+        replies: list[Any] = []
+        for keys, arguments in calls:
+            try:
+                replies.append(self.call(keys, arguments))
+            except ResponseError as error:
+                replies.append(error)
+        return replies
+
+    def _pipeline(self, command: str, script: str, calls: Sequence[Any]) -> list[Any]:
+        from redis.exceptions import NoScriptError
+
+        self.calls += 1
+        self._client = self._client or self._connect()
+        pipeline = self._client.pipeline(transaction=False)
+        for keys, arguments in calls:
+            pipeline.execute_command(command, script, len(keys), *keys, *arguments)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:  # restarted server or SCRIPT FLUSH: those have not run
+            again = self._pipeline("EVAL", self._text, [calls[place] for place in unknown])
+            for place, reply in zip(unknown, again, strict=True):
+                replies[place] = reply
+        return replies
+
     def record_failure(self, error: BaseException) -> None:
         """Count a failure, and close the connection."""
         self.failures += 1

@@ -12,7 +12,7 @@ import autoglm_throttle
 from autoglm_throttle.cli.doctor_redis import ARGUMENTS, missing_permission
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
-from autoglm_throttle.store.breakers import scripts as breakers
+from autoglm_throttle.store.breakers import protocol as breakers
 from autoglm_throttle.store.script import CLUSTER_RIGHTS, RIGHTS
 from tests.cli.doctor_results import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.store.server import RedisServer

@@ -60,7 +60,7 @@ VIOLATIONS = [
     Violation("resilience.retry", "", "resilience"),
     Violation("resilience.http.answer", "resilience.http.call", "http"),
     Violation("resilience.http.brotli", "", "http"),
-    Violation("store.breakers.protocol", "store.breakers.sync_sender", "breakers"),
+    Violation("store.breakers.protocol", "store.breakers.sync", "breakers"),
     Violation("store.breakers.etcd", "", "breakers"),
     Violation("traffic.results", "traffic.report", "traffic"),
     Violation("traffic.soap", "", "traffic"),

@@ -1,4 +1,4 @@
-"""Protocol of the breaker store: keys, arguments, replies and messages.
+"""Protocol of the breaker store: writes, keys, arguments, replies, messages and permissions.
 
 The first lines of the script, `breaker.lua`, document the meaning of the numbers.
 """
@@ -6,6 +6,7 @@ The first lines of the script, `breaker.lua`, document the meaning of the number
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -15,11 +16,18 @@ from urllib.parse import quote, unquote
 from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.breakers.pending_writes import ProbeResult
-from autoglm_throttle.types import BreakerCause, BreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 ScriptArguments: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]
 """Keys and arguments of one call."""
+
+SCRIPT_RIGHTS: Final = (
+    "evalsha eval time hmget hset del pexpire publish zadd zcount zrem zremrangebyscore zscore"
+)
+"""Redis commands that the script needs, on the keys and the channel below ``REDIS_PREFIX``."""
+
+RIGHTS: Final = f"{SCRIPT_RIGHTS} subscribe ping"
+"""Redis commands that shared breakers need."""
 
 MAX_PERIOD_S: Final = 365.0 * 86400.0
 """Longest period in seconds that is sent: the script counts in microseconds as floats."""
@@ -31,6 +39,49 @@ _MESSAGE_PARTS: Final = 7
 
 class InvalidReplyError(ValueError):
     """The reply does not match the script's format."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(f"unexpected reply of the script: {value!r:.100}")
+
+
+@dataclass(frozen=True, slots=True)
+class StateWrite:
+    """A state that this process has set: an opening, or the state of an operator's command."""
+
+    name: str
+    state: BreakerState
+    known_version: int
+    """Version of the state that this process knew at that time."""
+    until_s: float = math.inf
+    """Monotonic end of an open period; afterwards the write is obsolete."""
+    rounds: int = 0
+    cause: BreakerCause = BreakerCause.OPERATOR
+    is_applied: bool = True
+    """Whether the breaker had applied that version by then."""
+    is_restore: bool = False
+    """Whether the store has lost the state; newer commands of others then take precedence."""
+
+    @property
+    def ticket(self) -> str:
+        """Empty: a process has one state write of a breaker at most."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """Result of a probe, or the return of its lease."""
+
+    name: str
+    ticket: str
+    until_s: float
+    """Monotonic end of the lease; afterwards the result is obsolete."""
+    version: int = 0
+    outcome: Outcome = Outcome.NEUTRAL
+    successes_needed: int = 0
+    wait_s: float = 0.0
+
+
+Write: TypeAlias = StateWrite | ProbeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +146,21 @@ class BreakerProtocol:
         """Return the ticket of a new probe, unique in the fleet."""
         return f"{self.process_id}:{next(self._tickets)}"
 
-    def open(
-        self, name: str, known_version: int, wait_s: float, rounds: int, cause: BreakerCause
-    ) -> ScriptArguments:
-        """Build the report of an opening; ``wait_s``: rest of the open period."""
-        return self._arguments("open", name, known_version, _us(wait_s), rounds, cause.value)
+    def write(self, write: Write, own_version: int, now: float) -> ScriptArguments:
+        """Build a write; ``own_version``: newest version that this process has written."""
+        if isinstance(write, ProbeResult):
+            figures = (write.outcome.value, write.successes_needed, _us(write.wait_s), write.ticket)
+            return self._arguments("finish", write.name, write.version, *figures)
+        if write.state is BreakerState.OPEN:
+            known, opening = max(write.known_version, own_version), (write.rounds, write.cause.value)
+            return self._arguments("open", write.name, known, _us(write.until_s - now), *opening)
+        command = (write.state.value, int(not write.is_restore))
+        return self._arguments("operate", write.name, write.known_version, *command)
 
     def acquire(self, name: str, known_version: int, request: ProbeRequest, ticket: str) -> ScriptArguments:
         """Build the request of a probe lease; its ticket identifies the lease."""
-        figures = (
-            request.half_open_max,
-            request.successes_needed,
-            int(request.limits_concurrent),
-            max(1, _us(request.lease_s)),
-        )
-        return self._arguments("acquire", name, known_version, *figures, ticket)
-
-    def finish(self, result: ProbeResult) -> ScriptArguments:
-        """Build the report of a probe's outcome."""
-        figures = (result.outcome.value, result.successes_needed, _us(result.wait_s), result.ticket)
-        return self._arguments("finish", result.name, result.version, *figures)
-
-    def operate(
-        self, name: str, known_version: int, state: BreakerState, *, is_restore: bool
-    ) -> ScriptArguments:
-        """Build the report of an operator command; ``is_restore``: the store has lost it."""
-        return self._arguments("operate", name, known_version, state.value, int(not is_restore))
+        limits = request.half_open_max, request.successes_needed, int(request.limits_concurrent)
+        return self._arguments("acquire", name, known_version, *limits, max(1, _us(request.lease_s)), ticket)
 
     def read(self, names: Sequence[str]) -> ScriptArguments:
         """Build the query of several states."""
@@ -138,11 +178,11 @@ def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply
         InvalidReplyError: it has another format.
     """
     if not isinstance(value, list) or len(value) != _REPLY_VALUES:
-        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}")
+        raise InvalidReplyError(value)
     try:
         return Reply(value[0] == 1, _remote(*value[1:6]), int(value[6]))
     except (TypeError, ValueError) as error:
-        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}") from error
+        raise InvalidReplyError(value) from error
 
 
 def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerState | None]:  # noqa: ANN401 - any reply
@@ -152,7 +192,7 @@ def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerSta
         InvalidReplyError: it has another format.
     """
     if not isinstance(value, list) or len(value) != _STATE_VALUES * len(names):
-        raise InvalidReplyError(f"unexpected reply of the script: {value!r:.100}")
+        raise InvalidReplyError(value)
     parsed: dict[str, RemoteBreakerState | None] = {}
     for at, name in enumerate(names):
         try:
@@ -168,19 +208,15 @@ def parse_message(data: Any) -> Message | None:  # noqa: ANN401 - any client may
         parts = _text(data).split(" ")
         if len(parts) != _MESSAGE_PARTS:
             return None
-        name, version, state, left, rounds, cause, process_id = parts
-        remote = _remote(version, state, left, rounds, cause)
+        name, *state, process_id = parts
+        remote = _remote(*state)
         return None if remote is None else Message(unquote(name, errors="surrogatepass"), remote, process_id)
     except (TypeError, ValueError):
         return None
 
 
 def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> RemoteBreakerState | None:  # noqa: ANN401
-    """Parse a state from five values.
-
-    Raises:
-        ValueError: a value is invalid.
-    """
+    """Parse a state from five values; a ValueError if one is invalid."""
     number = int(version)
     if number <= 0:
         return None
@@ -188,16 +224,12 @@ def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> Rem
     parsed_state = BreakerState(_text(state))
     if parsed_state is BreakerState.RAMPING:
         raise ValueError("ramping is local to a process")
+    cause_text = _text(cause)
+    # A newer version may have more causes: the state is still valid.
+    parsed_cause = BreakerCause(cause_text) if cause_text in set(BreakerCause) else BreakerCause.REMOTE
     return RemoteBreakerState(
-        number, parsed_state, max(0, int(left)) / 1e6, max(0, int(rounds)), _cause(_text(cause))
+        number, parsed_state, max(0, int(left)) / 1e6, max(0, int(rounds)), parsed_cause
     )
-
-
-def _cause(text: str) -> BreakerCause:
-    try:
-        return BreakerCause(text)
-    except ValueError:  # of a newer version with more causes: the state is still valid
-        return BreakerCause.REMOTE
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -10,19 +10,12 @@ import pytest
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.breakers import sync_listener
-from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers.sync import RedisBreakerStore
 from autoglm_throttle.store.client import RedisClients
 from tests.resilience.shared.fleets import PATIENCE_S
 from tests.store.polling import until
 
 Made = Callable[..., RedisBreakerStore]
-
-
-@pytest.fixture(autouse=True)
-def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that listens looks more often whether it is to end: else each end takes a while."""
-    monkeypatch.setattr(sync_listener, "POLL_S", 0.02)
 
 
 @pytest.fixture
@@ -54,7 +47,7 @@ def made(redis_prefix: str) -> Iterator[Made]:
         stores.append(store)
         if listens:
             store.start()
-            until(lambda: store.is_listening, PATIENCE_S, "it listens")
+            until(lambda: store.subscriber.is_listening, PATIENCE_S, "it listens")
         return store
 
     yield make

@@ -18,7 +18,7 @@ from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers.sync import RedisBreakerStore
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.types import BreakerState, GuardPermit
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.resilience.half_open import ProbeRequest
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
-from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers.sync import RedisBreakerStore
 from autoglm_throttle.types import BreakerState
 from tests.store.polling import until
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -14,9 +16,9 @@ import pytest
 from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
-from autoglm_throttle.store.breakers import sync_listener, sync_sender
+from autoglm_throttle.store.breakers import state, sync
 from autoglm_throttle.store.breakers.protocol import escape_name
-from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers.sync import RedisBreakerStore
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.loops import run
 from tests.resilience.shared.conftest import Made
@@ -71,7 +73,7 @@ def test_a_name_may_hold_any_character(made: Made, redis_url: str, name: str) ->
 def test_opening_reaches_others_at_once_and_not_its_sender(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(sync, "READ_INTERVAL_S", 3600.0)
     here, there = made(redis_url), made(redis_url)
     own, diary = watched(here), watched(there)
     for number in range(20):
@@ -80,7 +82,7 @@ def test_opening_reaches_others_at_once_and_not_its_sender(
         assert diary.notified.wait(PATIENCE_S)
     assert [remote.rounds for remote in diary.states] == list(range(20))
     assert 0.0 < diary.states[-1].wait_s <= 60.0
-    assert diary.threads == {sync_listener.THREAD_NAME}
+    assert diary.threads == {sync.THREAD_NAME}
     assert own.states == []
 
 
@@ -100,16 +102,16 @@ def test_the_first_call_knows_the_state(made: Made, redis_url: str) -> None:
 def test_known_breaker_is_not_queried_again(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     watched(store)
-    calls = store.calls
+    calls = store.script.calls
     for _ in range(100):
         assert store.read_state("a") is None
         assert store.read_state("never watched") is None
-    assert store.calls == calls
+    assert store.script.calls == calls
 
 
 def test_many_guards_are_read_together(made: Made, redis_url: str) -> None:
     here = made(redis_url)
-    names = [f"guard {number}" for number in range(sync_sender.READ_BATCH * 2 + 5)]
+    names = [f"guard {number}" for number in range(state.READ_BATCH * 2 + 5)]
     for name in names[::50]:
         here.report_open(name, 600.0, 0, BreakerCause.FAILURES)
     until(lambda: not here.state.has_work(), PATIENCE_S, "all is told")
@@ -136,7 +138,7 @@ def test_successful_probe_closes_for_all(made: Made, redis_url: str) -> None:
     diary.reads(BreakerState.OPEN, BreakerState.CLOSED)
     assert own.states == []
     here.report_probe("a", lease, Outcome.FAILURE, 1, 1.0)
-    assert not len(here.state.pending_writes), "a trial ends once"
+    assert not here.state.pending, "a trial ends once"
 
 
 def test_failed_probe_opens_for_all(made: Made, redis_url: str) -> None:
@@ -163,7 +165,7 @@ def test_last_successful_probe_closes_the_breaker(made: Made, redis_url: str) ->
     diary.reads(BreakerState.OPEN)
     mine, theirs = lease_of(here, request=both), lease_of(there, request=both)
     there.report_probe("a", theirs, Outcome.SUCCESS, 2, 1.0)
-    until(lambda: not len(there.state.pending_writes), PATIENCE_S, "it is told")
+    until(lambda: not there.state.pending, PATIENCE_S, "it is told")
     here.report_probe("a", mine, Outcome.SUCCESS, 2, 1.0)
     own.reads(BreakerState.CLOSED)
     diary.reads(BreakerState.OPEN, BreakerState.CLOSED)
@@ -208,16 +210,18 @@ def test_waiting_blocks_no_event_loop(made: Made, redis_url: str, backend: str) 
     assert sum(isinstance(answer, RemoteBreakerState) for answer in answers) == 19
 
 
-def held_up(store: RedisBreakerStore) -> threading.Event:
-    """Let each call to the server wait until the event is set."""
-    goes_on, script = threading.Event(), store.sender.script
-    call = script.call
+def held_up(store: RedisBreakerStore, begun: threading.Event | None = None) -> threading.Event:
+    """Let each call to the server wait until the event is set; ``begun`` is set by the first one."""
+    goes_on, script = threading.Event(), store.script
+    call = script.call_all
 
-    def late(keys: Sequence[str], arguments: Sequence[str | int]) -> object:
+    def late(calls: Sequence[Any], *, cluster: bool) -> list[object]:
+        if begun is not None:
+            begun.set()
         goes_on.wait(PATIENCE_S)
-        return call(keys, arguments)
+        return call(calls, cluster=cluster)
 
-    vars(script)["call"] = late
+    vars(script)["call_all"] = late
     return goes_on
 
 
@@ -263,10 +267,12 @@ def test_lease_of_a_cancelled_caller_is_returned(made: Made, redis_url: str, bac
 def test_lease_arriving_at_a_cancellation_is_returned(made: Made, redis_url: str) -> None:
     here, there = made(redis_url), made(redis_url)
     watched(here)
+    goes_on = held_up(here)
 
     async def task() -> None:
         requests = asyncio.ensure_future(here.acquire_async("a", ONE))
         await asyncio.sleep(0)
+        goes_on.set()
         until(lambda: here.state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
         requests.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -284,7 +290,7 @@ def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
     watched(here)
     goes_on = held_up(here)
     with monkeypatch.context() as patch:
-        patch.setattr("autoglm_throttle.store.breakers.redis_store.threading", Threading)
+        patch.setattr("autoglm_throttle.store.breakers.sync.threading", Threading)
         with pytest.raises(KeyboardInterrupt):
             here.acquire("a", ONE)
     goes_on.set()
@@ -294,10 +300,12 @@ def test_a_lease_for_a_thread_that_is_interrupted_goes_back(
 def test_blocked_event_loop_misses_no_reply(made: Made, redis_url: str) -> None:
     store = made(redis_url)
     watched(store)
+    goes_on = held_up(store)
 
     async def task() -> object:
         requests = asyncio.ensure_future(store.acquire_async("a", ONE))
         await asyncio.sleep(0)
+        goes_on.set()
         until(lambda: store.state.tickets, PATIENCE_S, "it is given")  # the loop stands still meanwhile
         Jumps(asyncio.get_running_loop())(store.deadline_s * 2)
         return await requests
@@ -336,37 +344,31 @@ def test_foreign_messages_are_counted_and_ignored(
 def test_a_message_that_is_lost_is_made_up_for(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 0.1)
+    monkeypatch.setattr(sync, "READ_INTERVAL_S", 0.1)
     here, there = made(redis_url), made(redis_url)
     watched(here)
     diary = watched(there)
-    monkeypatch.setattr(there.listener, "on_message", lambda data: None)
+    monkeypatch.setattr(there.subscriber, "on_message", lambda data: None)
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
-    assert diary.threads == {sync_sender.THREAD_NAME}
+    assert diary.threads == {sync.THREAD_NAME}
 
 
 def test_nothing_falls_between_subscription_and_reading(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("READ_INTERVAL_S", "UNSUBSCRIBED_READ_S"):
-        monkeypatch.setattr(sync_sender, name, 3600.0)
+        monkeypatch.setattr(sync, name, 3600.0)
     here, there = made(redis_url), made(redis_url, listens=False)
     watched(here)
-    ready = threading.Event()
-    joined = there.listener.on_subscribed
-
-    def later() -> None:
-        assert ready.wait(PATIENCE_S)
-        joined()
-
-    monkeypatch.setattr(there.listener, "on_subscribed", later)
+    there.subscriber.due_s = math.inf  # it has read the state and does not yet listen
     diary = watched(there)
-    monkeypatch.setattr(there.listener, "on_message", lambda data: None)
+    monkeypatch.setattr(there.subscriber, "on_message", lambda data: None)
     here.report_open("a", 600.0, 0, BreakerCause.FAILURES)
-    until(lambda: here.state.position("a")[0], PATIENCE_S, "it is told")
+    until(lambda: here.state.version("a"), PATIENCE_S, "it is told")
     assert diary.states == []
-    ready.set()
+    there.subscriber.due_s = 0.0
+    there.wake()
     diary.reads(BreakerState.OPEN)
 
 
@@ -391,14 +393,14 @@ def test_a_breaker_that_raises_ends_nothing(
 def test_a_breaker_that_is_gone_is_read_no_more(
     made: Made, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 0.05)
+    monkeypatch.setattr(sync, "READ_INTERVAL_S", 0.05)
     store = made(redis_url)
     diary, kept = Diary(), watched(store, "b")
     store.subscribe("a", diary.changed)
-    assert set(store.state.subscriptions.names) == {"a", "b"}
+    assert set(store.state.subscriptions) == {"a", "b"}
     del diary
     gc.collect()
-    until(lambda: set(store.state.subscriptions.names) == {"b"}, PATIENCE_S, "only one is left")
+    until(lambda: set(store.state.subscriptions) == {"b"}, PATIENCE_S, "only one is left")
     assert kept.states == []
 
 
@@ -420,25 +422,24 @@ def test_updates_wait_while_a_newer_write_is_pending(
     store.report_open("a", 600.0, 0, BreakerCause.FAILURES)
     publish(redis_server, store, 5, "closed", 0, 0, "trial")
     publish(redis_server, store, 5, "closed", 0, 0, "trial", name="b")
-    until(lambda: store.listener.is_listening, PATIENCE_S, "it listens")
+    until(lambda: store.subscriber.is_listening, PATIENCE_S, "it listens")
     goes_on.set()
-    until(lambda: store.state.position("a")[0] > 5, PATIENCE_S, "it is told")
+    until(lambda: store.state.version("a") > 5, PATIENCE_S, "it is told")
     assert diary.states == [], "the answer to what was told decides"
 
 
 def threads() -> list[str]:
-    kinds = (sync_sender.THREAD_NAME, sync_listener.THREAD_NAME)
-    return sorted(thread.name for thread in threading.enumerate() if thread.name in kinds)
+    return [thread.name for thread in threading.enumerate() if thread.name == sync.THREAD_NAME]
 
 
-def test_its_threads_begin_with_the_first_guard_and_end_with_it(made: Made, redis_url: str) -> None:
+def test_its_thread_begins_with_the_first_guard_and_ends_with_it(made: Made, redis_url: str) -> None:
     assert threads() == []
     store = made(redis_url, listens=False)
     assert threads() == []
     assert "stopped" in repr(store)
     store.subscribe("a", lambda remote: None)
     store.start()
-    assert threads() == [sync_sender.THREAD_NAME, sync_listener.THREAD_NAME]
+    assert threads() == [sync.THREAD_NAME]
     assert "running" in repr(store)
     store.stop(PATIENCE_S)
     assert threads() == []
@@ -467,12 +468,14 @@ def test_pending_writes_are_sent_before_the_end(made: Made, redis_url: str) -> N
 
 def test_waiting_queries_end_with_the_store(made: Made, redis_url: str) -> None:
     store = made(redis_url, deadline_s=PATIENCE_S * 10)
-    goes_on = held_up(store)
+    begun = threading.Event()
+    goes_on = held_up(store, begun)
     answers: list[object] = []
     requests: Callable[[], None] = lambda: answers.append(store.acquire("a", ONE))  # noqa: E731
     waiting = [threading.Thread(target=requests) for _ in range(2)]
-    for thread in waiting:
-        thread.start()
+    waiting[0].start()
+    assert begun.wait(PATIENCE_S)
+    waiting[1].start()
     until(store.state.has_work, PATIENCE_S, "one waits")
     store.stop(0.0)
     goes_on.set()
@@ -491,9 +494,9 @@ def test_result_reported_under_the_lock_is_added_after_it(made: Made, redis_url:
         store.report_probe("a", lease, Outcome.NEUTRAL, 1, 1.0)
         store.report_open("b", 600.0, 0, BreakerCause.FAILURES)
         assert store.state.tickets
-        assert not len(store.state.pending_writes)
+        assert not store.state.pending
     assert not store.state.tickets
-    assert len(store.state.pending_writes) == 2
+    assert store.state.pending == 2
     goes_on.set()
     until(lambda: free(store), PATIENCE_S, "the probe is returned")
 
@@ -503,8 +506,11 @@ def test_query_closed_under_the_lock_returns_its_lease(made: Made, redis_url: st
     watched(store)
     requests = store.acquire_async("a", ONE)
 
+    goes_on = held_up(store)
+
     async def begins() -> None:
         requests.send(None)
+        goes_on.set()
         until(lambda: store.state.tickets, PATIENCE_S, "a lease")
 
     asyncio.run(begins())
@@ -515,12 +521,12 @@ def test_query_closed_under_the_lock_returns_its_lease(made: Made, redis_url: st
     until(lambda: free(store), PATIENCE_S, "the probe is returned")
 
 
-def test_threads_end_with_their_owner(made: Made, redis_url: str) -> None:
+def test_thread_ends_with_its_owner(made: Made, redis_url: str) -> None:
     owner, store = Diary(), made(redis_url)
     store.stop_with(owner)
     del owner
     gc.collect()
-    until(lambda: not threads(), PATIENCE_S, "the end of both")
+    until(lambda: not threads(), PATIENCE_S, "its end")
 
 
 def test_no_thread_left_is_no_error_of_the_call(
@@ -534,8 +540,7 @@ def test_no_thread_left_is_no_error_of_the_call(
         patch.setattr(threading.Thread, "start", none_left)
         store.subscribe("a", lambda remote: None)
         assert (store.read_state("a"), store.acquire("a", ONE), store.is_up) == (None, None, False)
-        store.listener.start()
-        assert not store.is_listening
+        assert not store.subscriber.is_listening
     assert "can't start new thread" in caplog.text
     store.stop()
     store.start()

@@ -12,12 +12,13 @@ from redis.crc import key_slot
 from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.breakers.pending_writes import ProbeResult
 from autoglm_throttle.store.breakers.protocol import (
     MAX_PERIOD_S,
     BreakerProtocol,
     InvalidReplyError,
     Message,
+    ProbeResult,
+    StateWrite,
     escape_name,
     load_script,
     parse_message,
@@ -77,22 +78,30 @@ def test_a_cause_of_a_later_version_does_not_hide_the_state() -> None:
     )
 
 
+def opening(name: str, until_s: float, rounds: int = 0) -> StateWrite:
+    return StateWrite(name, BreakerState.OPEN, 7, until_s, rounds, BreakerCause.FAILURES)
+
+
 def test_every_number_is_a_whole_one() -> None:
-    keys, words = WIRE.open("a b", 7, 1.25, 2, BreakerCause.FAILURES)
+    keys, words = WIRE.write(opening("a b", 3.25, 2), 6, 2.0)
     assert keys == ("athr:search:{brk:a%20b}:h", "athr:search:{brk:a%20b}:t")
     assert words == ("open", "a%20b", "athr:search:brk:ev", "me", 7, 1_250_000, 2, "failures")
     _, words = WIRE.acquire("a", 7, ProbeRequest(3, 2, True, 0.5), "me:1")
     assert words[5:] == (3, 2, 1, 500_000, "me:1")
-    _, words = WIRE.finish(ProbeResult("a", "me:1", 7, Outcome.SLOW, 2, 9.0, 0.0))
+    _, words = WIRE.write(ProbeResult("a", "me:1", 0.0, 7, Outcome.SLOW, 2, 9.0), 0, 0.0)
     assert words[4:] == (7, "slow", 2, 9_000_000, "me:1")
-    _, words = WIRE.operate("a", 7, BreakerState.DISABLED, is_restore=True)
+    _, words = WIRE.write(StateWrite("a", BreakerState.DISABLED, 7, is_restore=True), 0, 0.0)
     assert words[5:] == ("disabled", 0)
     assert WIRE.read(["a", "b"]) == (("athr:search:{brk:a}:h", "athr:search:{brk:b}:h"), ("read",))
 
 
+def test_opening_is_based_on_the_newest_own_state() -> None:
+    assert [WIRE.write(opening("a", 1.0), own, 0.0)[1][4] for own in (0, 8)] == [7, 8]
+
+
 @pytest.mark.parametrize(("seconds", "notified"), [(-1.0, 0), (float("inf"), MAX_PERIOD_S * 1e6), (1e-9, 0)])
 def test_no_time_is_too_long_or_too_short(seconds: float, notified: float) -> None:
-    assert WIRE.open("a", 0, seconds, 0, BreakerCause.FAILURES)[1][5] == notified
+    assert WIRE.write(opening("a", seconds), 0, 0.0)[1][5] == notified
     assert WIRE.acquire("a", 0, ProbeRequest(1, 1, False, seconds), "")[1][8] == max(notified, 1)
 
 

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from autoglm_throttle.resilience.half_open import ProbeRequest
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.breakers.pending_writes import ProbeResult
 from autoglm_throttle.store.breakers.protocol import (
     BreakerProtocol,
+    ProbeResult,
     Reply,
     ScriptArguments,
+    StateWrite,
+    Write,
     load_script,
     parse_reply,
     parse_states,
@@ -56,7 +58,7 @@ class Store:
 
     def open(self, wait_s: float = 1.0, rounds: int = 0, known: int | None = None) -> Reply:
         known = self.known if known is None else known
-        return self.keep(self.call(self.wire.open(NAME, known, wait_s, rounds, BreakerCause.FAILURES)))
+        return self.write(StateWrite(NAME, BreakerState.OPEN, known, wait_s, rounds, BreakerCause.FAILURES))
 
     def acquire(self, ticket: str = "t", request: ProbeRequest = ONE, known: int | None = None) -> Reply:
         return self.keep(
@@ -67,19 +69,20 @@ class Store:
         self, outcome: Outcome, ticket: str = "t", *, need: int = 1, version: int | None = None
     ) -> Reply:
         version = self.known if version is None else version
-        return self.keep(
-            self.call(self.wire.finish(ProbeResult(NAME, ticket, version, outcome, need, 2.0, 0.0)))
-        )
+        return self.write(ProbeResult(NAME, ticket, 0.0, version, outcome, need, 2.0))
 
     def operate(self, state: BreakerState, *, again: bool = False, known: int | None = None) -> Reply:
         known = self.known if known is None else known
-        return self.keep(self.call(self.wire.operate(NAME, known, state, is_restore=again)))
+        return self.write(StateWrite(NAME, state, known, is_restore=again))
 
     def read(self, *names: str) -> dict[str, RemoteBreakerState | None]:
         keys, _ = self.wire.read(names or [NAME])
         micros = round(self.clock_s * 1e6)
         reports = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), "read")
         return parse_states(reports, names or [NAME])
+
+    def write(self, write: Write) -> Reply:
+        return self.keep(self.call(self.wire.write(write, 0, 0.0)))
 
     def keep(self, reports: Reply) -> Reply:
         if reports.remote is not None:

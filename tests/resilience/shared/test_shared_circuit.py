@@ -8,8 +8,8 @@ import pytest
 
 from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.store.breakers import sync_sender
-from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers import sync
+from autoglm_throttle.store.breakers.sync import RedisBreakerStore
 from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejection, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S
@@ -53,12 +53,12 @@ def tried(one: GuardState) -> GuardPermit:
 def test_closed_guard_sends_nothing_to_the_store(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(sync, "READ_INTERVAL_S", 3600.0)
     store = made(redis_server.url)
     one = circuit(store)
     one.record(passed(one), Outcome.SUCCESS)
     until(lambda: not store.state.has_work(), PATIENCE_S, "all is read")
-    calls, before = store.calls, redis_server.info("commandstats")
+    calls, before = store.script.calls, redis_server.info("commandstats")
 
     async def calls_it() -> None:
         for _ in range(500):
@@ -70,27 +70,27 @@ def test_closed_guard_sends_nothing_to_the_store(
         one.record(passed(one), Outcome.FAILURE if number % 2 else Outcome.SUCCESS)
     asyncio.run(calls_it())
     after = redis_server.info("commandstats")
-    assert store.calls == calls
+    assert store.script.calls == calls
     assert {name: after.get(name) for name in SCRIPTS} == {name: before.get(name) for name in SCRIPTS}
 
 
 def test_store_calls_of_an_opening_and_a_probe(
     made: Made, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(sync, "READ_INTERVAL_S", 3600.0)
     store = made(redis_server.url)
     one = circuit(store)
     passed(one)
     until(lambda: not store.state.has_work(), PATIENCE_S, "all is read")
-    calls = store.calls
+    calls = store.script.calls
     fails(one)
     until(lambda: not store.state.has_work(), PATIENCE_S, "it is told")
-    assert store.calls == calls + 1
+    assert store.script.calls == calls + 1
     trial = tried(one)
     assert trial.fence
     one.record(trial, Outcome.SUCCESS)
     until(lambda: not store.state.has_work(), PATIENCE_S, "it is told")
-    assert store.calls <= calls + 4, "an opening, one or two questions, an end"
+    assert store.script.calls <= calls + 4, "an opening, one or two questions, an end"
     assert one.state() is BreakerState.CLOSED
 
 

@@ -53,14 +53,14 @@ def test_child_reads_the_state_receives_and_sends(made: Made, redis_url: str) ->
         known = own.read_state("a")
         assert isinstance(known, RemoteBreakerState)
         assert known.state is BreakerState.OPEN
-        until(lambda: own.is_listening, PATIENCE_S, "it listens")
+        until(lambda: own.subscriber.is_listening, PATIENCE_S, "it listens")
         own.report_operator_state("a", BreakerState.DISABLED)
-        until(lambda: not len(own.state.pending_writes), PATIENCE_S, "it is sent")
+        until(lambda: not own.state.pending, PATIENCE_S, "it is sent")
 
     in_child(child)
     elsewhere.reads(BreakerState.DISABLED)
     diary.reads(BreakerState.OPEN, BreakerState.DISABLED)
-    assert (store.failures, store.listener.failures) == (0, 0), "its connections are untouched"
+    assert (store.script.failures, store.subscriber.failures) == (0, 0), "its connections are untouched"
 
 
 def test_probe_of_the_parent_is_unknown_to_the_child(made: Made, redis_url: str) -> None:
@@ -73,14 +73,14 @@ def test_probe_of_the_parent_is_unknown_to_the_child(made: Made, redis_url: str)
         own = made(redis_url, listens=False)
         own.report_probe("a", lease, Outcome.FAILURE, 1, 60.0)
         assert not own.is_running
-        assert not len(own.state.pending_writes)
+        assert not own.state.pending
         rejected = own.acquire("a", LONG)
         assert isinstance(rejected, RemoteBreakerState)
         assert rejected.state is BreakerState.HALF_OPEN
 
     in_child(child)
     store.report_probe("a", lease, Outcome.SUCCESS, 1, 1.0)
-    until(lambda: not len(store.state.pending_writes), PATIENCE_S, "it is sent")
+    until(lambda: not store.state.pending, PATIENCE_S, "it is sent")
     answer = store.acquire("a", LONG)
     assert isinstance(answer, RemoteBreakerState)
     assert answer.state is BreakerState.CLOSED

@@ -16,9 +16,9 @@ import pytest
 
 from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
-from autoglm_throttle.store.breakers import health, redis_store, sync_listener, sync_sender
-from autoglm_throttle.store.breakers.redis_store import TIMEOUT_S, RedisBreakerStore
-from autoglm_throttle.store.breakers.scripts import RIGHTS
+from autoglm_throttle.store.breakers import state, sync
+from autoglm_throttle.store.breakers.protocol import RIGHTS
+from autoglm_throttle.store.breakers.sync import TIMEOUT_S, RedisBreakerStore
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, watched
@@ -51,7 +51,7 @@ def unwaited(monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisBreakerStore], A
 
     def request(store: RedisBreakerStore) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(redis_store, "threading", Unwaited)
+            patch.setattr(sync, "threading", Unwaited)
             return store.acquire("a", ONE)
 
     return request
@@ -60,15 +60,14 @@ def unwaited(monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisBreakerStore], A
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after a tenth of the time."""
-    for module, name in [(health, "FIRST_PROBE_S"), (sync_listener, "FIRST_PAUSE_S")]:
-        monkeypatch.setattr(module, name, 0.1)
-    for module, name in [(health, "MAX_PROBE_S"), (sync_listener, "MAX_PAUSE_S")]:
-        monkeypatch.setattr(module, name, 0.2)
+    monkeypatch.setattr(state, "PROBE_PAUSES_S", (0.1, 0.2))
+    monkeypatch.setattr(sync, "FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(sync, "MAX_PAUSE_S", 0.2)
 
 
 def notified(store: RedisBreakerStore) -> None:
     """Wait until all is told."""
-    until(lambda: not len(store.state.pending_writes), PATIENCE_S, "all is told")
+    until(lambda: not store.state.pending, PATIENCE_S, "all is told")
 
 
 def lost(store: RedisBreakerStore) -> None:
@@ -118,7 +117,7 @@ def test_a_server_that_hangs_costs_a_deadline_a_few_times(
         while store.is_up:
             assert store.acquire("a", ONE) is None
             requested += 1
-        assert requested <= health.FAILURES
+        assert requested <= state.FAILURES
         assert unwaited(store) is None
     finally:
         own_server.resume()
@@ -158,7 +157,7 @@ def test_probe_with_a_lost_reply_is_returned(prompt_store: Made, own_server: Red
     watched(store)
     own_server.pause()
     assert store.acquire("a", ONE) is None
-    until(lambda: store.failures, PATIENCE_S, "the call has failed")
+    until(lambda: store.script.failures, PATIENCE_S, "the call has failed")
     own_server.resume()
     until(lambda: isinstance(store.acquire("a", ONE), ProbeLease), PATIENCE_S, "long before the lease ends")
 
@@ -171,7 +170,7 @@ def test_probe_with_a_lost_reply_is_returned(prompt_store: Made, own_server: Red
 def test_forgotten_state_is_sent_again(
     made: Made, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, forgets: str
 ) -> None:
-    monkeypatch.setattr(sync_sender, "READ_INTERVAL_S", 0.1)
+    monkeypatch.setattr(sync, "READ_INTERVAL_S", 0.1)
     here = made(own_server.url)
     for name in ("open", "forced", "closed"):
         watched(here, name)
@@ -179,7 +178,7 @@ def test_forgotten_state_is_sent_again(
     here.report_operator_state("forced", BreakerState.FORCED_OPEN)
     here.report_operator_state("closed", BreakerState.CLOSED)
     notified(here)
-    before = {name: here.state.position(name)[0] for name in ("open", "forced")}
+    before = {name: here.state.version(name) for name in ("open", "forced")}
     if forgets == "restart":
         own_server.restart()
     elif forgets == "flush":
@@ -187,7 +186,7 @@ def test_forgotten_state_is_sent_again(
     else:
         own_server.command("DEL", *(here.protocol.keys(name)[0] for name in ("open", "forced", "closed")))
     until(
-        lambda: all(here.state.position(name)[0] > before[name] for name in before),
+        lambda: all(here.state.version(name) > before[name] for name in before),
         PATIENCE_S,
         "it is told again",
     )
@@ -287,28 +286,32 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
         here.report_operator_state("a", BreakerState.CLOSED)
         notified(here)
         until(lambda: diary.words[-1:] == [BreakerState.CLOSED], PATIENCE_S, "it is known all the same")
-        until(lambda: there.is_listening and here.is_listening, PATIENCE_S, "it listens again")
+        until(
+            lambda: there.subscriber.is_listening and here.subscriber.is_listening,
+            PATIENCE_S,
+            "it listens again",
+        )
     assert there.is_up
-    assert there.listener.failures >= 1
-    assert "ConnectionError" in str(there.listener.last_error)
+    assert there.subscriber.failures >= 1
+    assert "ConnectionError" in str(there.subscriber.last_error)
 
 
 @pytest.mark.usefixtures("hasty")
 def test_silent_dead_subscription_is_detected(
     made: Made, own_server: RedisServer, slow_proxy: SlowProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_listener, "PING_S", 0.05)
-    monkeypatch.setattr(sync_listener, "SILENCE_LIMIT_S", 0.5)
+    monkeypatch.setattr(sync, "PING_S", 0.05)
+    monkeypatch.setattr(sync, "SILENCE_LIMIT_S", 0.5)
     store = made(slow_proxy.url, deadline_s=DEADLINE_S, timeout_s=TIMEOUT_S)
     diary = watched(store)
     until(lambda: pings(own_server) > 15, PATIENCE_S, "longer than any silence")
-    assert not store.listener.failures, "pings keep it"
+    assert not store.subscriber.failures, "pings keep it"
     slow_proxy.delay_s = 60.0
-    until(lambda: store.listener.failures, PATIENCE_S, "the silence")
-    assert "nothing received for 0.5 s" in str(store.listener.last_error)
-    assert "not listening" in repr(store.listener)
+    until(lambda: store.subscriber.failures, PATIENCE_S, "the silence")
+    assert "nothing received for 0.5 s" in str(store.subscriber.last_error)
+    assert "not listening" in repr(store.subscriber)
     slow_proxy.delay_s = 0.0
-    until(lambda: store.is_listening and store.is_up, PATIENCE_S, "it listens again")
+    until(lambda: store.subscriber.is_listening and store.is_up, PATIENCE_S, "it listens again")
     assert diary.states == []
 
 
@@ -338,7 +341,7 @@ def test_the_rights_that_are_named_are_enough(made: Made, own_server: RedisServe
     here.report_operator_state("a", BreakerState.DISABLED)
     diary.reads(BreakerState.OPEN, BreakerState.DISABLED)
     until(lambda: there.acquire("a", ONE) is not None, PATIENCE_S, "an answer")
-    assert (here.failures, there.failures, there.listener.failures) == (0, 0, 0)
+    assert (here.script.failures, there.script.failures, there.subscriber.failures) == (0, 0, 0)
     rejected = {entry[entry.index("object") + 1] for entry in own_server.command("ACL", "LOG")}
     assert rejected <= {"client|setinfo"}, "what redis-py says of itself"
 
@@ -364,14 +367,14 @@ def test_a_missing_right_is_named_and_nothing_else_happens(
 def test_without_the_right_to_listen_it_reads_once_a_second(
     made: Made, own_server: RedisServer, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_sender, "UNSUBSCRIBED_READ_S", 0.05)
+    monkeypatch.setattr(sync, "UNSUBSCRIBED_READ_S", 0.05)
     own_server.command("ACL", "SETUSER", "me", "-subscribe")
     here, there = made(user, listens=False), made(user, listens=False)
     watched(here)
     diary = watched(there)
     here.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     diary.reads(BreakerState.OPEN)
-    assert (there.is_listening, there.is_up) == (False, True)
+    assert (there.subscriber.is_listening, there.is_up) == (False, True)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -406,9 +409,9 @@ def test_the_log_names_the_missed_deadline(
     made: Made, own_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = made(own_server.url, deadline_s=DEADLINE_S)
-    answered, script = threading.Event(), store.sender.script
-    vars(script)["call"] = lambda keys, arguments: answered.wait(PATIENCE_S)
-    for _ in range(health.FAILURES):
+    answered, script = threading.Event(), store.script
+    vars(script)["call_all"] = lambda calls, cluster: [answered.wait(PATIENCE_S)] * len(calls)
+    for _ in range(state.FAILURES):
         assert store.acquire("a", ONE) is None
     answered.set()
     assert "each process uses its own breaker state (no answer within 50 ms)" in caplog.text
@@ -423,15 +426,21 @@ def test_a_server_that_was_never_there(made: Made, caplog: pytest.LogCaptureFixt
     store.report_open("a", 60.0, 0, BreakerCause.FAILURES)
     assert time.monotonic() - began < store.deadline_s, "nobody waits for who refuses"
     until(lambda: not store.is_up, PATIENCE_S, "one refusal is enough")
-    assert store.failures == 1
+    assert store.script.failures == 1
     said = "each process uses its own breaker state (ConnectionError"
     until(lambda: said in caplog.text, PATIENCE_S, "the thread that lost it logs after the change")
 
 
 def test_invalid_reply_of_the_client_is_a_failure(made: Made, redis_url: str) -> None:
     class Nonsense:
-        def evalsha(self, *words: object) -> object:
-            return b"OK"
+        def pipeline(self, transaction: bool) -> Nonsense:
+            return self
+
+        def execute_command(self, *words: object) -> None:
+            """Accept any."""
+
+        def execute(self, raise_on_error: bool) -> list[object]:
+            return [b"OK"]
 
         def close(self) -> None:
             raise OSError("twice closed")
@@ -443,7 +452,7 @@ def test_invalid_reply_of_the_client_is_a_failure(made: Made, redis_url: str) ->
     store.subscribe("a", lambda remote: None)
     store.start()
     until(lambda: not store.is_up, PATIENCE_S, "the loss")
-    assert "unexpected reply of the script: b'OK'" in str(store.last_error)
+    assert "unexpected reply of the script: b'OK'" in str(store.script.last_error)
 
 
 class Traffic:
@@ -505,7 +514,7 @@ def test_server_faults_cause_no_error_and_no_long_wait(prompt_store: Made) -> No
                 repaired(server, happens)
                 traffic.more()
             until(
-                lambda: all(store.is_up and store.is_listening for store in stores),
+                lambda: all(store.is_up and store.subscriber.is_listening for store in stores),
                 PATIENCE_S,
                 "all are back",
             )
@@ -513,7 +522,11 @@ def test_server_faults_cause_no_error_and_no_long_wait(prompt_store: Made) -> No
         finally:
             traffic.end()
         assert traffic.errors == []
-        until(lambda: all(store.is_up and store.is_listening for store in stores), PATIENCE_S, "all are back")
+        until(
+            lambda: all(store.is_up and store.subscriber.is_listening for store in stores),
+            PATIENCE_S,
+            "all are back",
+        )
         stores[0].report_operator_state("a", BreakerState.DISABLED)
         until(lambda: diaries[1].words[-1] is BreakerState.DISABLED, PATIENCE_S, "they hear of each other")
 

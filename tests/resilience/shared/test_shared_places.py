@@ -35,7 +35,7 @@ def test_cluster_spreads_guards_and_every_process_receives_all(
         PATIENCE_S,
         "it is read",
     )
-    assert (here.failures, there.failures) == (0, 0)
+    assert (here.script.failures, there.script.failures) == (0, 0)
 
 
 def test_a_failover_is_followed_with_all_that_was_known(made: Made, own_sentinel: SentinelPair) -> None:
@@ -47,7 +47,11 @@ def test_a_failover_is_followed_with_all_that_was_known(made: Made, own_sentinel
     own_sentinel.primary.command("WAIT", 1, 1000)
     own_sentinel.primary.kill()
     until(own_sentinel.failed_over, PATIENCE_S, "a new primary")
-    until(lambda: here.is_up and here.is_listening and there.is_listening, PATIENCE_S, "both are back")
+    until(
+        lambda: here.is_up and here.subscriber.is_listening and there.subscriber.is_listening,
+        PATIENCE_S,
+        "both are back",
+    )
     here.report_operator_state("a", BreakerState.CLOSED)
     diary.reads(BreakerState.FORCED_OPEN, BreakerState.CLOSED)
     fresh, found = made(own_sentinel.url), Diary()

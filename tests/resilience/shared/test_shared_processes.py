@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.store.breakers.redis_store import RedisBreakerStore
+from autoglm_throttle.store.breakers.sync import RedisBreakerStore
 from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared import fleet_process
 from tests.resilience.shared.conftest import Made

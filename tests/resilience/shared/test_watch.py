@@ -1,4 +1,4 @@
-"""Updates of a breaker: only newer ones, delivered by one thread at a time."""
+"""Updates of a breaker: only newer ones, and the state that a store has lost."""
 
 from __future__ import annotations
 
@@ -10,56 +10,70 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
-from autoglm_throttle.store.breakers.pending_writes import OpenMessage, OperatorCommand
-from autoglm_throttle.store.breakers.subscription import Subscription
+from autoglm_throttle.store.breakers.protocol import StateWrite
+from autoglm_throttle.store.breakers.state import FleetState, Subscription
+from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerCause, BreakerState
 from tests.resilience.shared.fleets import Diary
 
 OPEN = RemoteBreakerState(5, BreakerState.OPEN, wait_s=2.0, rounds=1, cause=BreakerCause.FAILURES)
+CLOSED = RemoteBreakerState(9, BreakerState.CLOSED)
 
 
 def fresh() -> Subscription:
-    return Subscription("a", lambda remote: None)
+    return Subscription(lambda remote: None)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=30))
-def test_versions_only_rise_and_the_newest_is_handed_over(received: list[tuple[int, bool]]) -> None:
-    watch, handed, newest = fresh(), [0], 0
-    for version, pauses in received:
-        remote = RemoteBreakerState(version, BreakerState.CLOSED)
-        begins = watch.receive(remote, 0.0)
-        assert begins == (version > newest and not watch_is_busy(handed, newest))
-        newest = max(newest, version)
-        while not pauses and (update := watch.next_update(0.0)) is not None:
-            handed.append(update.version)
-    while (update := watch.next_update(0.0)) is not None:
-        handed.append(update.version)
-    assert handed == sorted(set(handed))
-    assert handed[-1] == newest == watch.version
+def fleet() -> FleetState:
+    return FleetState(lambda: None, ManualClock(0.0))
 
 
-def watch_is_busy(handed: list[int], newest: int) -> bool:
-    """The delivering thread has not yet delivered the newest update."""
-    return handed[-1] != newest
+@given(st.lists(st.integers(1, 9), max_size=30))
+def test_versions_only_rise_and_each_newer_one_is_delivered(received: list[int]) -> None:
+    state, diary, rising = fleet(), Diary(), [0]
+    state.subscribe("a", diary.changed)
+    for version in received:
+        state.publish("a", replace(CLOSED, version=version))
+        if version > rising[-1]:
+            rising.append(version)
+    assert [remote.version for remote in diary.states] == rising[1:]
+    assert state.version("a") == rising[-1]
 
 
-def test_registration_returns_changes_made_meanwhile() -> None:
-    watch = fresh()
-    assert watch.receive(OPEN, 0.0)
-    assert not watch.receive(replace(OPEN, version=6), 0.0), "somebody is at it"
-    assert not watch.receive(replace(OPEN, version=7, state=BreakerState.CLOSED), 0.0)
-    assert watch.next_update(0.0) == replace(OPEN, version=7, state=BreakerState.CLOSED)
-    assert watch.is_delivering
-    assert watch.next_update(0.0) is None
-    assert not watch.is_delivering
+def test_opening_during_a_delivery_is_based_on_an_older_state() -> None:
+    state = fleet()
+
+    def opens(remote: RemoteBreakerState) -> None:
+        state.put_state(StateWrite("a", BreakerState.OPEN, 0, 9.0))
+
+    state.subscribe("a", opens)
+    state.publish("a", CLOSED)
+    (write,) = state.take_work()[0]
+    assert isinstance(write, StateWrite)
+    assert (write.known_version, write.is_applied) == (9, False)
+    state.put_state(StateWrite("a", BreakerState.OPEN, 0, 9.0))
+    (write,) = state.take_work()[0]
+    assert isinstance(write, StateWrite)
+    assert write.is_applied
+
+
+def test_only_a_pending_state_holds_updates_back() -> None:
+    state, diary = fleet(), Diary()
+    for name in ("a", "b"):
+        state.subscribe(name, diary.changed)
+    state.put(StateWrite("a", BreakerState.DISABLED, 0))
+    state.publish("a", CLOSED)
+    assert diary.states == []
+    state.publish("b", CLOSED)
+    assert diary.states == [CLOSED]
 
 
 def test_recorded_version_is_known_and_no_update() -> None:
-    watch = fresh()
-    assert watch.record(OPEN, 0.0)
-    assert not watch.receive(OPEN, 0.0)
-    assert watch.next_update(0.0) is None
-    assert watch.version == 5
+    state, diary = fleet(), Diary()
+    state.subscribe("a", diary.changed)
+    state.record_known("a", OPEN)
+    state.publish("a", OPEN)
+    assert (diary.states, state.version("a"), state.own_version("a")) == ([], 5, 0)
 
 
 def test_an_open_period_goes_on() -> None:
@@ -73,29 +87,29 @@ def test_an_open_period_goes_on() -> None:
 @pytest.mark.parametrize(
     ("state", "again"),
     [
-        (BreakerState.OPEN, OpenMessage("a", 12.0, 1, BreakerCause.FAILURES, 5)),
-        (BreakerState.FORCED_OPEN, OperatorCommand("a", BreakerState.FORCED_OPEN, 5, is_restore=True)),
-        (BreakerState.DISABLED, OperatorCommand("a", BreakerState.DISABLED, 5, is_restore=True)),
+        (BreakerState.OPEN, StateWrite("a", BreakerState.OPEN, 5, 12.0, 1, BreakerCause.FAILURES)),
+        (BreakerState.FORCED_OPEN, StateWrite("a", BreakerState.FORCED_OPEN, 5, is_restore=True)),
+        (BreakerState.DISABLED, StateWrite("a", BreakerState.DISABLED, 5, is_restore=True)),
         (BreakerState.HALF_OPEN, None),
         (BreakerState.CLOSED, None),
     ],
 )
-def test_forgotten_state_restored_by_a_peer_is_no_update(state: BreakerState, again: object) -> None:
+def test_forgotten_state_is_restored(state: BreakerState, again: object) -> None:
     watch = fresh()
-    assert watch.restore_write(0.0) is None
+    assert watch.restore_write("a", 0.0) is None
     watch.record(replace(OPEN, state=state), 10.0)
-    assert watch.restore_write(10.0) == again
+    assert watch.restore_write("a", 10.0) == again
 
 
 def test_expired_open_period_is_not_sent_again() -> None:
     watch = fresh()
     watch.record(OPEN, 10.0)
-    assert watch.restore_write(12.0) is None
+    assert watch.restore_write("a", 12.0) is None
 
 
 def test_breaker_is_not_kept_alive() -> None:
     diary = Diary()
-    watch = Subscription("a", diary.changed)
+    watch = Subscription(diary.changed)
     assert watch.listener is not None
     watch.listener(OPEN)
     assert diary.states == [OPEN]
@@ -111,6 +125,6 @@ def test_method_without_weak_reference_is_held() -> None:
         def changed(self, remote: RemoteBreakerState) -> None:
             """Take it."""
 
-    watch = Subscription("a", Slotted().changed)
+    watch = Subscription(Slotted().changed)
     gc.collect()
     assert watch.listener is not None

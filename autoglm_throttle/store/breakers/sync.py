@@ -1,0 +1,478 @@
+"""Breakers shared by all processes of a service, in a Redis, with one background thread.
+
+The thread sends pending writes and queries in one pipeline, and waits on the subscription's socket and its
+own wake-up. A caller waits for it only for a probe lease or for the first state of a breaker, and never
+longer than the deadline. A closed breaker sends nothing. If the store is unavailable, each breaker continues
+alone with its current state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import secrets
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import anyio
+
+from autoglm_throttle._runtime.worker import JOIN_S, Worker
+from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
+from autoglm_throttle.resilience.transitions import RemoteBreakerState
+from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.breakers.protocol import (
+    RIGHTS,
+    BreakerProtocol,
+    InvalidReplyError,
+    ProbeResult,
+    ScriptArguments,
+    StateWrite,
+    Write,
+    load_script,
+    parse_message,
+    parse_reply,
+    parse_states,
+)
+from autoglm_throttle.store.breakers.state import Answer, FleetState, Listener, PendingQuery
+from autoglm_throttle.store.client import SyncClient, SyncScript
+from autoglm_throttle.store.script import error_kind
+from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+
+if TYPE_CHECKING:
+    from autoglm_throttle._runtime.wakeup import Wakeup
+    from autoglm_throttle.types import Clock
+
+THREAD_NAME: Final = "autoglm-throttle-breakers"
+
+TIMEOUT_S: Final = 0.25
+"""Seconds for a client's connections and replies. No caller waits for it; it frees the thread."""
+
+READ_INTERVAL_S: Final = 5.0
+UNSUBSCRIBED_READ_S: Final = 1.0
+"""Interval in seconds of reading all states, since a message may be lost; shorter without a subscription."""
+
+RETRY_S: Final = 0.05
+"""Pause after a single failure: one deadline, so that a third failure, which is a loss, follows soon."""
+
+PING_S: Final = 1.0
+SILENCE_LIMIT_S: Final = 3.0
+"""The server is pinged once a second; three seconds without any message count as a lost connection."""
+
+FIRST_PAUSE_S: Final = 1.0
+MAX_PAUSE_S: Final = 10.0
+JITTER: Final = 0.2
+"""Seconds before a new subscription, doubled from the first to the longest, varied by this share."""
+
+_socket_of = attrgetter("connection._sock")  # redis-py has no public name for it
+
+
+class _Job(NamedTuple):
+    """One call of the script, and the effects of its reply and of its failure."""
+
+    arguments: ScriptArguments
+    apply: Callable[[object], None]
+    fail: Callable[[], None] | None = None
+
+
+class Subscriber:
+    """Subscription of one channel, supervised by pings and made again after a failure.
+
+    Messages published without a subscriber are lost, so all states are read after each subscription.
+
+    Args:
+        connect: creates a synchronous client; called on the thread.
+        channel: to subscribe.
+        on_message: receives published data; must not raise.
+        on_subscribed: called after each subscription; must not raise.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], SyncClient],
+        channel: str,
+        on_message: Callable[[Any], None],
+        on_subscribed: Callable[[], None],
+    ) -> None:
+        self.failures: int = 0
+        """Connections that failed or were lost."""
+        self.last_error: str | None = None
+        """Text of the newest failure; kept after a recovery."""
+        self.is_listening: bool = False
+        """Whether the server has confirmed the subscription: changes are received at once."""
+        self.due_s: float = -math.inf
+        """Time of the next subscription, or of the next ping."""
+        self.on_message: Callable[[Any], None] = on_message
+        self.on_subscribed: Callable[[], None] = on_subscribed
+        self._connect = connect
+        self._channel = channel
+        self._client: SyncClient = None
+        self._pubsub: Any = None
+        self._received_s = 0.0
+        self._pause_s = FIRST_PAUSE_S
+
+    def __repr__(self) -> str:
+        return f"Subscriber({'' if self.is_listening else 'not '}listening, failures={self.failures})"
+
+    def poll(self, now: float) -> socket.socket | None:
+        """Receive all messages; subscribe or ping where due. Return the socket to wait for, or None."""
+        try:
+            if self._pubsub is None and now >= self.due_s:
+                self._client = self._connect()
+                self._pubsub = self._client.pubsub()
+                self._pubsub.subscribe(self._channel)
+                self._received_s, self.due_s = now, now + PING_S
+            if self._pubsub is not None:
+                self._receive(now)
+                return _socket_of(self._pubsub)  # type: ignore[no-any-return]  # redis-py's
+        except Exception as error:  # noqa: BLE001 - any client error: it subscribes again
+            self.failures += 1
+            self.last_error = f"{type(error).__name__}: {error}"
+            self.close()
+            self.due_s = now + self._pause_s * random.uniform(1.0 - JITTER, 1.0 + JITTER)
+            self._pause_s = min(2.0 * self._pause_s, MAX_PAUSE_S)
+        return None
+
+    def close(self) -> None:
+        """Close the subscription, then its connection."""
+        parts = self._pubsub, self._client
+        self._pubsub = self._client = None
+        self.is_listening = False
+        for part in parts:
+            with contextlib.suppress(Exception):  # it may be missing, or broken already
+                part.close()
+
+    def _receive(self, now: float) -> None:
+        while (message := self._pubsub.get_message(timeout=0.0)) is not None:
+            self._received_s = now
+            if message["type"] == "message":
+                self.on_message(message["data"])
+            elif message["type"] == "subscribe":
+                self.is_listening, self._pause_s = True, FIRST_PAUSE_S
+                self.on_subscribed()
+        if now - self._received_s > SILENCE_LIMIT_S:
+            raise TimeoutError(f"nothing received for {SILENCE_LIMIT_S:g} s")
+        if now >= self.due_s:
+            self.due_s = now + PING_S
+            self._pubsub.ping()
+
+
+class RedisBreakerStore:
+    """Implements `BreakerStore`.
+
+    Args:
+        connect: creates a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called on
+            the thread, once for each connection.
+        new_wakeup: creates a wake-up for the current task.
+        settings: prefix and service name of all keys.
+        breakers: the deadline of a call that waits for the store.
+        clock: monotonic seconds.
+        cluster: whether the keys of one call must lie in one slot.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], SyncClient],
+        new_wakeup: Callable[[], Wakeup],
+        settings: StoreSettings,
+        breakers: SharedBreakerSettings,
+        clock: Clock = time.monotonic,
+        *,
+        cluster: bool = False,
+    ) -> None:
+        self.protocol: BreakerProtocol = BreakerProtocol(settings, secrets.token_hex(8))
+        self.deadline_s: float = breakers.store_deadline_s
+        self.ignored: int = 0
+        """Messages of an unknown format."""
+        self.state: FleetState = FleetState(self._on_write, clock)
+        self.script: SyncScript = SyncScript(connect, load_script())
+        """The connection of the calls; used on the thread only. It counts round trips and failures."""
+        self.subscriber: Subscriber = Subscriber(
+            connect, self.protocol.channel, self._on_message, self.state.request_reread
+        )
+        self._new_wakeup = new_wakeup
+        self._cluster = cluster
+        self._is_closed = False
+        self._read_s = self._not_before_s = -math.inf
+        self._wake_sockets: tuple[socket.socket, socket.socket] | None = None
+        self._worker = Worker(
+            THREAD_NAME, self._step, on_stop=self._flush, on_crash=self._record_crash, clock=clock
+        )
+
+    def __repr__(self) -> str:
+        state = "running" if self.is_running else "stopped"
+        return f"RedisBreakerStore({state}, {self.state!r}, {self.subscriber!r}, calls={self.script.calls})"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the store is available; otherwise each breaker decides alone."""
+        return self.state.is_up
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs: from the first use to `stop`."""
+        return self._worker.is_alive
+
+    def start(self) -> None:
+        """Start the thread unless it runs; returns at once. Also used after `stop`.
+
+        If the system has no thread left, the store is unavailable.
+        """
+        self._is_closed = False
+        self._worker.start()
+
+    def stop(self, join_s: float = JOIN_S) -> None:
+        """Send the pending writes and stop the thread; the next query starts it again.
+
+        Args:
+            join_s: maximum wait in seconds; a thread in a call that hangs is left behind.
+        """
+        self._is_closed = True
+        self.state.close()
+        self._worker.stop(0.0)
+        self.wake()
+        self._worker.stop(join_s)
+
+    def stop_with(self, owner: object) -> None:
+        """Stop the thread when the owner is collected."""
+        weakref.finalize(owner, self.stop, 0.0).atexit = False
+
+    def wake(self) -> None:
+        """Wake the thread: there is work."""
+        if self._wake_sockets is not None:
+            with contextlib.suppress(OSError):  # closed, or enough wake-ups are pending
+                self._wake_sockets[1].send(b"\0")
+
+    def subscribe(self, name: str, on_change: Listener) -> None:
+        """Register ``on_change``; it is called, on the thread, with each newer state of a breaker.
+
+        It starts no thread: the first query or write of the breaker does.
+        """
+        self.state.subscribe(name, on_change)
+        self.wake()
+
+    def read_state(self, name: str) -> RemoteBreakerState | None:
+        """Wait, at most the deadline, for the first state; None: nothing is stored, or no reply."""
+        answer = self.acquire(name, None)
+        return answer if isinstance(answer, RemoteBreakerState) else None
+
+    async def read_state_async(self, name: str) -> RemoteBreakerState | None:
+        """Wait as `read_state` does, without blocking the event loop."""
+        answer = await self.acquire_async(name, None)
+        return answer if isinstance(answer, RemoteBreakerState) else None
+
+    def acquire(self, name: str, request: ProbeRequest | None) -> Answer:
+        """Request a probe lease, waiting at most the deadline; None: the first state."""
+        event = threading.Event()
+        query = self._begin(name, request, event.set)
+        if not query.is_answered:
+            try:
+                event.wait(self.deadline_s)
+            except BaseException:
+                self.state.cancel(query)
+                raise
+        return self._finish_wait(query)
+
+    async def acquire_async(self, name: str, request: ProbeRequest | None) -> Answer:
+        """Request a lease as `acquire` does, without blocking the event loop.
+
+        A cancelled call returns a lease that arrives late.
+        """
+        wakeup = self._new_wakeup()
+        query = self._begin(name, request, wakeup.set)
+        if not query.is_answered:
+            try:
+                await wakeup.wait(self.deadline_s, anyio.sleep_forever)
+            except BaseException:
+                self.state.cancel(query)
+                raise
+        return self._finish_wait(query)
+
+    def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
+        """Report that this process has opened a breaker. Kept until the open period ends."""
+        until_s = self.state.clock() + wait_s
+        self.state.put_state(StateWrite(name, BreakerState.OPEN, 0, until_s, rounds, cause))
+
+    def report_probe(
+        self, name: str, lease: ProbeLease, outcome: Outcome, successes_needed: int, wait_s: float
+    ) -> None:
+        """Report the outcome of a probe. Kept until its lease ends."""
+        result = ProbeResult(name, "", 0.0, lease.version, outcome, successes_needed, wait_s)
+        self.state.put_result(lease, result)
+
+    def report_operator_state(self, name: str, state: BreakerState) -> None:
+        """Report an operator command. Kept until it can be sent."""
+        self.state.put_state(StateWrite(name, state, 0))
+
+    def _begin(self, name: str, request: ProbeRequest | None, wake: Callable[[], None]) -> PendingQuery:
+        self.start()
+        query = self.state.query(name, request, wake)
+        self.wake()
+        return query
+
+    def _finish_wait(self, query: PendingQuery) -> Answer:
+        return self.state.finish_wait(query, f"no answer within {self.deadline_s * 1000.0:.0f} ms")
+
+    def _on_write(self) -> None:
+        if not self._is_closed:  # writes after `stop` wait for the next query
+            self.start()
+        self.wake()
+
+    def _on_message(self, data: Any) -> None:  # noqa: ANN401 - any client may publish
+        parsed = parse_message(data)
+        if parsed is None:
+            self.ignored += 1
+        elif parsed.process_id != self.protocol.process_id:  # own changes are known from the reply
+            self.state.publish(parsed.name, parsed.remote)
+
+    # The thread
+
+    def _step(self) -> float:
+        """Do the work that is due, and wait for the next."""
+        if self._wake_sockets is None:
+            self._wake_sockets = socket.socketpair()
+            for end in self._wake_sockets:
+                end.setblocking(False)
+        wake_socket = self._wake_sockets[0]
+        clock = self.state.clock
+        if self._idle_s(clock()) <= 0.0:
+            self._exchange(clock())
+        # After a loss the probe comes first: it tells at once whether the server is back.
+        subscription = (
+            self.subscriber.poll(clock()) if self.state.is_up or self.subscriber.is_listening else None
+        )
+        self._wait(wake_socket, subscription)
+        return 0.0
+
+    def _idle_s(self, now: float) -> float:
+        """Return the seconds without work for the store."""
+        if not self.state.is_up:
+            return self.state.health.next_probe_s - now
+        if now < self._not_before_s:
+            return self._not_before_s - now
+        return 0.0 if self.state.has_work() else self._read_s - now
+
+    def _wait(self, wake_socket: socket.socket, subscription: socket.socket | None) -> None:
+        """Wait for a message, a wake-up, or the time of the next work."""
+        now = self.state.clock()
+        pause_s = self._idle_s(now)
+        if self.state.is_up or subscription is not None:
+            pause_s = min(pause_s, self.subscriber.due_s - now)
+        with selectors.DefaultSelector() as selector:
+            selector.register(wake_socket, selectors.EVENT_READ)
+            if subscription is not None:
+                selector.register(subscription, selectors.EVENT_READ)
+            selector.select(max(pause_s, 0.0))
+        with contextlib.suppress(BlockingIOError):
+            wake_socket.recv(4096)
+
+    def _exchange(self, now: float) -> None:
+        """Send all pending writes, requests of leases and reads in one round trip."""
+        if now >= self._read_s or not self.state.is_up:
+            self._read_s = now + (READ_INTERVAL_S if self.subscriber.is_listening else UNSUBSCRIBED_READ_S)
+            self.state.request_reread()
+        jobs = list(self._take_jobs(now))
+        if not jobs:
+            return
+        replies: list[Any]
+        try:
+            replies = self.script.call_all([job.arguments for job in jobs], cluster=self._cluster)
+        except Exception as error:  # noqa: BLE001 - any client error: the store is probed again
+            replies = [error] * len(jobs)
+        settled = [_settle(job, reply) for job, reply in zip(jobs, replies, strict=True)]
+        errors = [error for error in settled if error is not None]
+        if len(errors) < len(jobs) and self.state.record_call(None) and not self.subscriber.is_listening:
+            self.subscriber.close()
+            self.subscriber.due_s = -math.inf
+        if errors:
+            self._not_before_s = self.state.clock() + RETRY_S
+            self._record_failure(errors[0], error_kind(errors[0], sent="connecting to" not in str(errors[0])))
+
+    def _take_jobs(self, now: float) -> Iterator[_Job]:
+        state, protocol = self.state, self.protocol
+        writes, queries, names = state.take_work()
+        for write in writes:
+            arguments = protocol.write(write, state.own_version(write.name), now)
+            yield _Job(arguments, partial(self._confirm, write))
+        for query, request in queries:
+            lost = ProbeResult(query.name, protocol.new_ticket(), now + request.lease_s)
+            arguments = protocol.acquire(query.name, state.version(query.name), request, lost.ticket)
+            yield _Job(arguments, partial(self._answer, query, lost), partial(self._fail, query, lost))
+        if names or not state.is_up:
+            for part in [[name] for name in names] if self._cluster else [names]:
+                yield _Job(protocol.read(part), partial(self._record_states, part))
+
+    def _confirm(self, write: Write, reply: object) -> None:
+        parsed = parse_reply(reply)
+        self.state.confirm_write(write, parsed.remote, is_current=parsed.done and _is_known_locally(write))
+
+    def _answer(self, query: PendingQuery, lost: ProbeResult, reply: object) -> None:
+        parsed = parse_reply(reply)
+        lease = parsed.lease()
+        if lease is not None:
+            self.state.record_lease(lease, lost.ticket, lost.until_s)
+        # Not for an abandoned query: `resolve` publishes its state, which must still be new then.
+        self.state.record_known(query.name, None if query.is_abandoned and lease is None else parsed.remote)
+        self.state.resolve(query, parsed.remote if lease is None else lease)
+
+    def _fail(self, query: PendingQuery, lost: ProbeResult) -> None:
+        # The lease may have been granted although the reply was lost: return it.
+        self.state.put(lost)
+        self.state.resolve(query, None)
+
+    def _record_states(self, names: list[str], reply: object) -> None:
+        for name, remote in parse_states(reply, names).items():
+            self.state.record_state(name, remote)
+
+    def _record_failure(self, error: BaseException, kind: StoreErrorKind) -> None:
+        self.script.record_failure(error)
+        reason = f"{type(error).__name__}: {error}"
+        if kind is StoreErrorKind.FORBIDDEN:
+            reason += f"; missing permissions, needed: {RIGHTS}, and its channels below the prefix (&...)"
+        self.state.record_call(kind, reason)
+
+    def _record_crash(self, error: BaseException) -> None:
+        self._record_failure(error, StoreErrorKind.UNREACHABLE)
+
+    def _flush(self) -> None:
+        """Send the remaining writes, unless the store is unavailable, and close all connections."""
+        try:
+            if self.state.is_up and self.state.pending:
+                self._exchange(self.state.clock())
+        finally:
+            self.script.close()
+            self.subscriber.close()
+            ends, self._wake_sockets = self._wake_sockets, None
+            for end in ends or ():
+                end.close()
+
+
+def _settle(job: _Job, reply: object) -> Exception | None:
+    """Apply the reply of a call; return its error, or None."""
+    error = reply if isinstance(reply, Exception) else None
+    try:
+        if error is None:
+            job.apply(reply)
+    except InvalidReplyError as invalid:
+        error = invalid
+    if error is not None and job.fail is not None:
+        job.fail()
+    return error
+
+
+def _is_known_locally(write: Write) -> bool:
+    """Whether the breaker knows the resulting state of an executed write."""
+    if isinstance(write, StateWrite):
+        return write.is_applied
+    if write.outcome is Outcome.SUCCESS:
+        return write.successes_needed <= 1  # otherwise other processes may have recorded successes meanwhile
+    return write.outcome is not Outcome.NEUTRAL
