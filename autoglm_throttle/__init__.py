@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.admission.snapshot import Snapshot
     from autoglm_throttle.asgi import Caller, ThrottleMiddleware, exempt, mark
     from autoglm_throttle.limiting.ticket import Ticket
-    from autoglm_throttle.resilience.feature import Fallback
+    from autoglm_throttle.resilience.fallback import Fallback
     from autoglm_throttle.settings import (
         BreakerSettings,
         ConfigError,
@@ -92,7 +92,7 @@ _MODULES: Final = {
     "admission.snapshot": "Snapshot",
     "asgi": "Caller ThrottleMiddleware exempt mark",
     "limiting.ticket": "Ticket",
-    "resilience.feature": "Fallback",
+    "resilience.fallback": "Fallback",
     "settings": "BreakerSettings ConfigError GuardPolicy PlanPolicy RoutePolicy Settings",
     "throttle": "Throttle",
     "types": (

@@ -33,8 +33,7 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.executor import Executor
-    from autoglm_throttle.resilience.guard_state import GuardState
+    from autoglm_throttle.resilience.state import Executor, GuardState
     from autoglm_throttle.throttle import Throttle
 
 SendRejection = Callable[[Scope, Send, Decision, str], Awaitable[None]]
@@ -70,8 +69,8 @@ class AppBreaker:
         executor = self.guard_state.executor
         if executor is not self._executor:  # the first request, or the first one in a forked process
             self._executor = executor
-            http = executor.http if isinstance(executor, FeatureExecutor) else None
-            self._fallbacks = None if http is None else AppFallbacks(http, self.guard_state.clock)
+            served = executor if isinstance(executor, FeatureExecutor) else None
+            self._fallbacks = None if served is None else AppFallbacks(served, self.guard_state.clock)
         return self._fallbacks
 
     @property

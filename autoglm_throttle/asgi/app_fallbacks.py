@@ -10,11 +10,11 @@ from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejecti
 from autoglm_throttle.asgi.responses import rejected_by
 from autoglm_throttle.asgi.scope import MARKER, Message, Scope, Send, attribution_of
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.resilience.degradation import DegradationAction
-from autoglm_throttle.resilience.fallback import ERROR, LOAD
+from autoglm_throttle.resilience.drive import drive_async
+from autoglm_throttle.resilience.fallback import ERROR, LOAD, UNSET, DegradationAction
+from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
-from autoglm_throttle.resilience.http.caching_rules import CacheRequest, mark_degraded
-from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
+from autoglm_throttle.resilience.http.cache import CacheRequest, mark_degraded
 from autoglm_throttle.resilience.outcomes import FAILING_STATUSES
 from autoglm_throttle.types import (
     Clock,
@@ -31,7 +31,7 @@ from autoglm_throttle.types import (
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker import AppBreaker, ResponseObserver
     from autoglm_throttle.resilience.http.answer import HttpAnswer
-    from autoglm_throttle.resilience.http.body import CachePolicy
+    from autoglm_throttle.resilience.http.cache import CachePolicy
     from autoglm_throttle.throttle import Throttle
 
 
@@ -43,25 +43,29 @@ class AppFallbacks:
         clock: monotonic seconds.
     """
 
-    def __init__(self, executor: HttpFeatureExecutor, clock: Clock) -> None:
-        self.executor: HttpFeatureExecutor = executor
+    def __init__(self, executor: FeatureExecutor, clock: Clock) -> None:
+        self.executor: FeatureExecutor = executor
         self.name: str = executor.feature.name
         self.log: RateLimitedLogger = RateLimitedLogger(self.name, clock)
         """Rate-limited log of the app errors that a fallback would otherwise hide."""
 
     def cache_request(self, scope: Scope) -> CacheRequest | None:
         """Build the cache request of a scope; None if it is not cacheable or the scope is broken."""
-        if scope["type"] != "http":
+        responses = self.executor.responses
+        if responses is None or scope["type"] != "http":
             return None
         try:
             headers = text_of(scope["headers"])
-            return self.executor.cache_request(scope["method"], _url(scope, headers), headers, scope, None)
+            return responses.request(scope["method"], _url(scope, headers), headers, scope)
         except Exception:  # noqa: BLE001 - a scope may hold anything
             return None
 
     def action(self, scope: Scope) -> DegradationAction:
         """Return the degradation action for a request."""
-        return self.executor.action(self.cache_request(scope))
+        responses = self.executor.responses
+        return self.executor.action(
+            lambda: responses is not None and responses.find(self.cache_request(scope)) is not None
+        )
 
     async def answer(
         self,
@@ -82,17 +86,21 @@ class AppFallbacks:
             return None
         cause, error = failure
         context = FallbackContext(self.name, cause, error, (scope,))
+        responses = self.executor.responses
+
+        def lookup(cause: str) -> object:
+            return UNSET if responses is None else responses.find_answer(cache_request, cause)
+
         try:
-            fallback_answer = await self.executor.answer_async(context, cache_request, action)
+            answer = await drive_async(self.executor.chain.answer(context, lookup, action, _check_answer))
         except Exception:  # noqa: BLE001 - logged by the fallbacks; the original answer stands
             return None
-        if fallback_answer is None:
-            return None
-        if isinstance(fallback_answer.value, HttpAnswer):
-            return _sized(fallback_answer.value, fallback_answer.kind, cause)
-        kind = type(fallback_answer.value).__name__
-        self.log.warn("kind", f"the {fallback_answer.kind} fallback must give an HttpAnswer, not {kind}")
-        return None
+        return None if answer is None else _sized(answer.value, answer.kind, cause)
+
+
+def _check_answer(value: object, kind: FallbackKind) -> None:
+    if not isinstance(value, HttpAnswer):
+        raise TypeError(f"the {kind} fallback of HTTP must give an HttpAnswer, not {type(value).__name__}")
 
 
 def text_of(headers: Iterable[tuple[bytes, bytes]]) -> Pairs:
@@ -109,7 +117,7 @@ def _url(scope: Scope, headers: Pairs) -> str:
 
 def _sized(answer: HttpAnswer, kind: FallbackKind, cause: str) -> HttpAnswer:
     """Add the Content-Length, which a server needs to keep the connection, and the degradation mark."""
-    if kind is FallbackKind.STALE:  # marked already; for HEAD the length must be the app's
+    if kind is FallbackKind.STALE:  # marked already, and stored with its length
         return answer
     length = "content-length", str(len(answer.body))
     sized = any(name.lower() == length[0] for name, _ in answer.headers)
@@ -294,12 +302,12 @@ class FallbackResponder:
 
     def _start(self, message: Message) -> Message:
         """Decide whether the response may be cached. Headers may be readable only once: copy them."""
-        if self._cache_request is None:
+        responses = self._fallbacks.executor.responses
+        if self._cache_request is None or responses is None:
             return message
         headers = list(message.get("headers") or ())
-        executor, started_s = self._fallbacks.executor, self._observer.started_s
-        self._cache_policy = executor.cache_policy(
-            self._cache_request, message["status"], text_of(headers), started_s
+        self._cache_policy = responses.policy(
+            self._cache_request, message["status"], text_of(headers), self._observer.started_s
         )
         if self._cache_policy is not None:
             self._remaining_bytes = self._cache_policy.max_body_bytes
@@ -322,7 +330,7 @@ class FallbackResponder:
         attribution = attribution_of(self._scope)
         if attribution.by_throttle:
             return bool(attribution.cause) and await self._replace(attribution.cause, None, Outcome.NEUTRAL)
-        return self._fallbacks.executor.on_value and await self._replace(ERROR, None, Outcome.FAILURE)
+        return self._fallbacks.executor.replaces_status and await self._replace(ERROR, None, Outcome.FAILURE)
 
     async def _replace(self, cause: str, error: Exception | None, outcome: Outcome) -> bool:
         answer = await self.answer(cause, error)

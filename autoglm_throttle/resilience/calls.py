@@ -1,15 +1,16 @@
-"""Guarded function calls: one attempt as a value, and the fast path of the decorator."""
+"""Guarded function calls: one attempt as a value, the decorators, and awaitables that settle at their end."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from functools import wraps
+from types import TracebackType
 from typing import Any, Final
 
-from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.settling_awaitable import wrap_awaitable
-from autoglm_throttle.types import GuardRejected, GuardRejection, Outcome
+from autoglm_throttle.resilience.fallback import UNSET
+from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 _SUCCESS: Final = Outcome.SUCCESS
@@ -28,6 +29,31 @@ class GuardedAttempt:
     outcome: Outcome | None = None
     """Recorded outcome; None: the call was rejected."""
     rejection: GuardRejection | None = None
+
+    def unwrap(self) -> Any:  # noqa: ANN401
+        """Return the value, or raise the exception or the rejection."""
+        if self.rejection is not None:
+            raise GuardRejected(self.rejection)
+        error = self.error
+        if error is None:
+            return self.value
+        try:
+            raise error
+        finally:
+            del self, error  # breaks the reference cycle: exception, traceback, frame
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """Result of one live call, for all callers that waited for it."""
+
+    attempt: GuardedAttempt
+    copy: object = UNSET
+    """Copy of the value for the other callers; `UNSET` if it cannot be shared."""
+    is_shareable: bool = True
+    """Whether other callers may use the result: not after a time-out of the caller, since limits differ."""
+    trace: TracebackType | None = None
+    """Traceback of the exception; each caller that raises it again starts with this one."""
 
 
 def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> GuardedAttempt:
@@ -49,10 +75,7 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     try:
         value = fn(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - classified and returned
-        elapsed_s = circuit.elapsed(begun_s)
-        return GuardedAttempt(
-            error=error, outcome=circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
-        )
+        return GuardedAttempt(error=error, outcome=_settle(circuit, permit, begun_s, error, raised=True))
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
@@ -61,10 +84,7 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     # Fast path without a lock: the success changes nothing and the state has not changed.
     if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
         return GuardedAttempt(value=value, outcome=_SUCCESS)
-    elapsed_s = circuit.elapsed(begun_s)
-    return GuardedAttempt(
-        value=value, outcome=circuit.settle(permit, value, raised=False, elapsed_s=elapsed_s)
-    )
+    return GuardedAttempt(value=value, outcome=_settle(circuit, permit, begun_s, value, raised=False))
 
 
 async def attempt_async(
@@ -85,19 +105,19 @@ async def attempt_async(
     try:
         value = await (fn(*args, **kwargs) if unlimited else _call_within_timeout(circuit, fn, args, kwargs))
     except Exception as error:  # noqa: BLE001 - classified and returned
-        elapsed_s = circuit.elapsed(begun_s)
-        return GuardedAttempt(
-            error=error, outcome=circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
-        )
+        return GuardedAttempt(error=error, outcome=_settle(circuit, permit, begun_s, error, raised=True))
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
     if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
         return GuardedAttempt(value=value, outcome=_SUCCESS)
-    elapsed_s = circuit.elapsed(begun_s)
-    return GuardedAttempt(
-        value=value, outcome=circuit.settle(permit, value, raised=False, elapsed_s=elapsed_s)
-    )
+    return GuardedAttempt(value=value, outcome=_settle(circuit, permit, begun_s, value, raised=False))
+
+
+def _settle(
+    circuit: GuardState, permit: GuardPermit, begun_s: float, result: object, *, raised: bool
+) -> Outcome:
+    return circuit.settle(permit, result, raised=raised, elapsed_s=circuit.elapsed(begun_s))
 
 
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
@@ -140,18 +160,18 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
             if executor is not None:
                 return executor.call(fn, args, kwargs)
             circuit.block()
-            return _call_admitted(circuit, fn, args, kwargs)
+            return attempt(circuit, fn, args, kwargs).unwrap()
         fast.calls += 1
         begun_s = 0.0 if value_is_success else circuit.start_time()
         try:
             value = fn(*args, **kwargs)
         except BaseException as error:
-            circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
+            _settle(circuit, permit, begun_s, error, raised=True)
             raise
         if hasattr(type(value), "__await__"):
             return wrap_awaitable(circuit, permit, value, begun_s)
         if not (value_is_success and fast.success_is_noop and fast.permit is permit):
-            circuit.settle(permit, value, raised=False, elapsed_s=circuit.elapsed(begun_s))
+            _settle(circuit, permit, begun_s, value, raised=False)
         return value
 
     return guarded
@@ -171,7 +191,7 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
             if executor is not None:
                 return await executor.call_async(fn, args, kwargs)
             circuit.block()
-            return await _call_admitted_async(circuit, fn, args, kwargs)
+            return (await attempt_async(circuit, fn, args, kwargs)).unwrap()
         fast.calls += 1
         begun_s = clock() if is_timed else 0.0
         try:
@@ -179,7 +199,7 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
                 fn(*args, **kwargs) if unlimited else _call_within_timeout(circuit, fn, args, kwargs)
             )
         except BaseException as error:
-            circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
+            _settle(circuit, permit, begun_s, error, raised=True)
             raise
         if not (value_is_success and fast.success_is_noop and fast.permit is permit):
             elapsed_s = clock() - begun_s if is_timed else 0.0
@@ -189,33 +209,113 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
     return guarded
 
 
-def _call_admitted(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
-    permit = circuit.admit()
-    if isinstance(permit, GuardRejection):
-        raise GuardRejected(permit)
-    begun_s = circuit.start_time()
+class _PendingCall:
+    """A call in flight, settled once."""
+
+    __slots__ = ("_begun_s", "_circuit", "_permit")
+
+    def __init__(self, circuit: GuardState, permit: GuardPermit, begun_s: float) -> None:
+        self._circuit = circuit
+        self._permit: GuardPermit | None = permit
+        self._begun_s = begun_s
+
+    def settle(self, result: object, *, raised: bool) -> None:
+        permit, self._permit = self._permit, None
+        if permit is not None:
+            _settle(self._circuit, permit, self._begun_s, result, raised=raised)
+
+    def drop(self) -> None:
+        permit, self._permit = self._permit, None
+        if permit is not None:
+            self._circuit.record(permit, Outcome.NEUTRAL)
+
+    def __del__(self) -> None:
+        """Settle as neutral when the awaitable is garbage-collected, awaited or not."""
+        self.drop()
+
+
+async def _await_and_settle(call: _PendingCall, inner: Awaitable[Any]) -> Any:  # noqa: ANN401
     try:
-        value = fn(*args, **kwargs)
+        value = await inner
     except BaseException as error:
-        circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
+        call.settle(error, raised=True)
         raise
-    if hasattr(type(value), "__await__"):
-        return wrap_awaitable(circuit, permit, value, begun_s)
-    circuit.settle(permit, value, raised=False, elapsed_s=circuit.elapsed(begun_s))
+    call.settle(value, raised=False)
     return value
 
 
-async def _call_admitted_async(
-    circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
-) -> Any:  # noqa: ANN401
-    permit = await circuit.admit_async()
-    if isinstance(permit, GuardRejection):
-        raise GuardRejected(permit)
-    begun_s = circuit.start_time()
-    try:
-        value = await _call_within_timeout(circuit, fn, args, kwargs)
-    except BaseException as error:
-        circuit.settle(permit, error, raised=True, elapsed_s=circuit.elapsed(begun_s))
-        raise
-    circuit.settle(permit, value, raised=False, elapsed_s=circuit.elapsed(begun_s))
-    return value
+class SettlingAwaitable(Coroutine[Any, Any, Any]):
+    """Wraps an awaitable and settles the call when it ends; may be awaited or run as a task.
+
+    Other attributes, such as the methods of a future, are forwarded. If it is never awaited or is dropped
+    before its end, the call is recorded as neutral.
+
+    Args:
+        circuit: of the guard.
+        permit: of the call.
+        inner: the awaitable that the function returned.
+        begun_s: from `GuardState.start_time`.
+    """
+
+    __slots__ = ("_call", "_inner", "_running")
+
+    def __init__(
+        self, circuit: GuardState, permit: GuardPermit, inner: Awaitable[Any], begun_s: float
+    ) -> None:
+        self._call = _PendingCall(circuit, permit, begun_s)
+        self._inner = inner
+        self._running: Coroutine[Any, Any, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(object.__getattribute__(self, "_inner"), name)  # a copy has none yet
+
+    def _ensure_started(self) -> Coroutine[Any, Any, Any]:
+        if self._running is None:
+            self._running = _await_and_settle(self._call, self._inner)
+        return self._running
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._ensure_started().__await__()
+
+    def send(self, value: object, /) -> Any:  # noqa: ANN401
+        """Resume the awaitable."""
+        return self._ensure_started().send(value)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401
+        """Raise an exception at the suspension point, for example a cancellation."""
+        try:
+            return self._ensure_started().throw(*error)
+        except BaseException:
+            self._call.drop()  # an unstarted coroutine never runs its handler
+            raise
+
+    def close(self) -> None:
+        """Close the awaitable and settle the call as neutral."""
+        # Closing an unstarted wrapper does not close the inner coroutine: close it explicitly.
+        if self._running is not None:
+            self._running.close()
+        elif isinstance(self._inner, Coroutine):
+            self._inner.close()
+        self._call.drop()
+
+
+class SettlingContext(SettlingAwaitable):
+    """Awaitable that is also an async context manager, such as an aiohttp request: settles when entered."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Any:  # noqa: ANN401
+        enter = type(self._inner).__aenter__  # type: ignore[attr-defined]
+        return await _await_and_settle(self._call, enter(self._inner))
+
+    async def __aexit__(self, *error: object) -> Any:  # noqa: ANN401
+        leave = type(self._inner).__aexit__  # type: ignore[attr-defined]
+        return await leave(self._inner, *error)
+
+
+def wrap_awaitable(
+    circuit: GuardState, permit: GuardPermit, inner: Awaitable[Any], begun_s: float
+) -> SettlingAwaitable:
+    """Wrap an awaitable; the wrapper is an async context manager if the awaitable is one."""
+    kind = SettlingContext if hasattr(type(inner), "__aenter__") else SettlingAwaitable
+    return kind(circuit, permit, inner, begun_s)

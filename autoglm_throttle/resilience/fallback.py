@@ -1,17 +1,19 @@
-"""Fallback chain of a feature: answers if the call was rejected, has failed or is not made."""
+"""Features of a service, and their fallbacks: answers if a call was rejected, has failed or is not made."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from autoglm_throttle.resilience.degradation import DegradationAction
-from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
-from autoglm_throttle.types import FallbackContext, FallbackKind
+from autoglm_throttle.resilience.drive import Call, Steps
+from autoglm_throttle.types import Criticality, FallbackContext, FallbackKind
 
 if TYPE_CHECKING:
     from autoglm_throttle.events import RateLimitedLogger
@@ -25,17 +27,173 @@ ERROR: Final = "error"
 REFRESH: Final = "refresh"
 """Cause of a cached answer while another caller's live call fetches a newer one."""
 
-DegradedCallback = Callable[[str, FallbackKind, str], None]
-"""Callback for each degraded answer: guard, kind of fallback, cause."""
-
-CacheLookup = Callable[[], object]
-"""Returns the cached value of this call, or `UNSET`."""
-
 _NOTE_CHARS: Final = 500
 """Maximum characters of an exception note about a failed fallback: one line of a log."""
 
+DegradedCallback = Callable[[str, FallbackKind, str], None]
+"""Callback for each degraded answer: guard, kind of fallback, cause."""
+
+CacheLookup = Callable[[str], object]
+"""Returns the cached value of this call, or `UNSET`; its argument is the cause."""
+
 ValueCheck = Callable[[object, FallbackKind], None]
 """Raises for a value that the caller cannot use; never called with `UNSET`."""
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""No value given: None is a valid value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Fallbacks of a feature: after a rejection, after a failure, or under load.
+
+    After a rejection or a failure the first available answer is used: cached (`stale`), computed (`dynamic`),
+    fixed (`static`). Under load the cheap ones come first.
+
+    Raises:
+        ValueError: invalid combination; all problems in one message.
+    """
+
+    static: Any = UNSET
+    """Fixed value; each caller gets a deep copy."""
+    shared_value: bool = False
+    """Return the same object to all callers, for `static` and cached values, instead of deep copies.
+
+    Cheaper, and correct if callers do not change it.
+    """
+    dynamic: Callable[[FallbackContext], Any] | None = None
+    """Computes an answer; may be a coroutine function.
+
+    Only a coroutine function has a time limit, and it works with asynchronous callers only. A plain function
+    runs in place of the call and blocks as it would.
+    """
+    under_load: bool = False
+    """Whether `dynamic` is cheap enough to be called while the service sheds load."""
+    stale: bool = False
+    """Whether successful results are cached, and used as a fallback."""
+    key: Callable[..., Hashable] | None = None
+    """Cache key, computed from the call's arguments; None as its result: do not cache.
+
+    By default all arguments form the key, by equality and type; a method's ``self`` is one of them.
+    """
+    max_stale_s: float | None = None
+    """Maximum age of a cached result in seconds; None: ``degrade_max_stale_s``."""
+    on_value: bool | None = None
+    """Whether a returned value classified as failure is replaced too; None: only for HTTP callers."""
+    coalesce: Literal["load", "always"] = "load"
+    """Single-flight mode: share a live call of one key only at level ``stale`` or above, or always.
+
+    Only cached results are shared, so this needs `stale`.
+    """
+
+    def __post_init__(self) -> None:
+        _raise_faults("Fallback", self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        if self.static is UNSET and self.dynamic is None and not self.stale:
+            yield "give one of static, dynamic and stale"
+        called: dict[str, object] = {"dynamic": self.dynamic, "key": self.key}
+        for name, given in called.items():
+            if given is not None and not callable(given):
+                yield f"{name} must be callable, is {given!r}"
+        if self.under_load and self.dynamic is None:
+            yield "under_load needs dynamic"
+        if self.shared_value and self.static is UNSET and not self.stale:
+            yield "shared_value needs static or stale"
+        if self.coalesce not in ("load", "always"):
+            yield f"coalesce must be 'load' or 'always', is {self.coalesce!r}"
+        yield from self._cache_faults()
+        yield from self._copy_faults()
+
+    def _cache_faults(self) -> Iterator[str]:
+        needing = {
+            "key": self.key is not None,
+            "max_stale_s": self.max_stale_s is not None,
+            "coalesce": self.coalesce == "always",
+        }
+        if not self.stale:
+            yield from (f"{name} needs stale" for name, given in needing.items() if given)
+        limit_s = self.max_stale_s
+        if limit_s is not None and not 0.0 < limit_s < math.inf:
+            yield f"max_stale_s must be above 0 and finite, is {limit_s!r}"
+
+    def _copy_faults(self) -> Iterator[str]:
+        if not self.shared_value:
+            try:
+                copy.deepcopy(self.static)
+            except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+                yield f"static cannot be copied ({error!r}): set shared_value if callers do not change it"
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether `dynamic` is a coroutine function, which a synchronous caller cannot await."""
+        called: Any = self.dynamic
+        while isinstance(called, functools.partial):
+            called = called.func
+        return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(
+            getattr(called, "__call__", None)  # noqa: B004 - the method itself is inspected
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A part of the service that can be shed or answered by fallbacks under load.
+
+    Raises:
+        ValueError: invalid combination; all problems in one message.
+    """
+
+    name: str
+    """Name of the feature and of its guard."""
+    criticality: Criticality = Criticality.CORE
+    fallback: Fallback | None = None
+    shed_above: float | None = None
+    """Load, 0..1, above which this feature is shed, instead of ``DEGRADE_SHED_AT``.
+
+    While it is not shed, it is treated as a core feature.
+    """
+
+    def __post_init__(self) -> None:
+        _raise_faults(f"Feature {self.name!r}", self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        if not self.name:
+            yield "name must not be empty"
+        above = self.shed_above
+        if above is not None and not 0.0 < above <= 1.0:
+            yield f"shed_above must be above 0 and at most 1, is {above!r}"
+        if above is not None and self.criticality is Criticality.CORE:
+            yield "shed_above is for features that are not core: a core feature is never shed"
+
+
+def _raise_faults(subject: str, faults: Iterator[str]) -> None:
+    texts = list(faults)
+    if texts:
+        raise ValueError(f"{subject}: " + "; ".join(texts))
+
+
+class DegradationAction(StrEnum):
+    """Action for a call under the current load."""
+
+    SERVE = "serve"
+    """Make the call, if the breaker admits it."""
+    STALE = "stale"
+    """Answer from the stale cache."""
+    STATIC = "static"
+    """Answer without the call, by any fallback."""
+    SHED = "shed"
+    """Answer without the call; reject if no fallback answers."""
+
 
 _UNDER_LOAD: Final = (FallbackKind.DYNAMIC, FallbackKind.STATIC, FallbackKind.STALE)
 
@@ -52,11 +210,6 @@ if declared cheap, then the cheapest.
 """
 
 
-def no_cached_value() -> object:
-    """Return `UNSET`: no value is cached."""
-    return UNSET
-
-
 def accept_any(value: object, kind: FallbackKind) -> None:
     """Accept any value."""
 
@@ -67,6 +220,11 @@ class FallbackAnswer:
 
     value: Any
     kind: FallbackKind
+    cause: str
+
+    def unwrap(self) -> Any:  # noqa: ANN401
+        """Return the value."""
+        return self.value
 
 
 class FallbackChain:
@@ -105,10 +263,10 @@ class FallbackChain:
     def answer(
         self,
         context: FallbackContext,
-        lookup: CacheLookup = no_cached_value,
+        lookup: CacheLookup,
         action: DegradationAction = DegradationAction.SERVE,
         check: ValueCheck = accept_any,
-    ) -> FallbackAnswer | None:
+    ) -> Steps[FallbackAnswer | None]:
         """Answer without the call.
 
         Args:
@@ -122,57 +280,45 @@ class FallbackChain:
         """
         for kind in self._orders[action]:
             try:
-                value = self._value(kind, context, lookup)
                 if kind is FallbackKind.DYNAMIC:
-                    _reject_awaitable(value)
+                    value: object = yield Call(self._compute, self._compute_async, (context,))
+                else:
+                    value = lookup(context.cause) if kind is FallbackKind.STALE else self._static_value()
                 if value is not UNSET:
                     check(value, kind)
             except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
                 self._record_failure(kind, error, context.error)
             else:
                 if value is not UNSET:
-                    return self._record_answer(kind, value, context)
+                    self._on_degraded(self._name, kind, context.cause)
+                    return FallbackAnswer(value, kind, context.cause)
         return None
 
-    async def answer_async(
-        self,
-        context: FallbackContext,
-        lookup: CacheLookup = no_cached_value,
-        action: DegradationAction = DegradationAction.SERVE,
-        check: ValueCheck = accept_any,
-    ) -> FallbackAnswer | None:
-        """Answer without the call, as `answer` does; awaits an asynchronous dynamic fallback."""
-        for kind in self._orders[action]:
-            try:
-                value = self._value(kind, context, lookup)
-                if kind is FallbackKind.DYNAMIC and inspect.isawaitable(value):
-                    value = await self._await_limited(value)
-                if value is not UNSET:
-                    check(value, kind)
-            except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
-                self._record_failure(kind, error, context.error)
-            else:
-                if value is not UNSET:
-                    return self._record_answer(kind, value, context)
-        return None
-
-    def _value(self, kind: FallbackKind, context: FallbackContext, lookup: CacheLookup) -> object:
+    def _static_value(self) -> object:
         fallback = self._fallback
-        if kind is FallbackKind.STALE or fallback is None:
-            return lookup()
-        if kind is FallbackKind.STATIC:
-            return fallback.static if fallback.shared_value else copy.deepcopy(fallback.static)
-        return UNSET if fallback.dynamic is None else fallback.dynamic(context)
+        if fallback is None or fallback.shared_value:
+            return UNSET if fallback is None else fallback.static
+        return copy.deepcopy(fallback.static)
+
+    def _compute(self, context: FallbackContext) -> object:
+        fallback = self._fallback
+        value = UNSET if fallback is None or fallback.dynamic is None else fallback.dynamic(context)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError("the dynamic fallback of a synchronous call must not be asynchronous")
+        return value
+
+    async def _compute_async(self, context: FallbackContext) -> object:
+        fallback = self._fallback
+        value = UNSET if fallback is None or fallback.dynamic is None else fallback.dynamic(context)
+        return await self._await_limited(value) if inspect.isawaitable(value) else value
 
     async def _await_limited(self, value: Awaitable[object]) -> object:
         import anyio
 
         with anyio.fail_after(self._timeout_s):
             return await value
-
-    def _record_answer(self, kind: FallbackKind, value: object, context: FallbackContext) -> FallbackAnswer:
-        self._on_degraded(self._name, kind, context.cause)
-        return FallbackAnswer(value, kind)
 
     def _record_failure(self, kind: FallbackKind, error: Exception, original: BaseException | None) -> None:
         self._log.warn(kind.value, f"the {kind} fallback has raised {type(error).__name__}", error=error)
@@ -197,10 +343,3 @@ def _available_kinds(
         FallbackKind.STATIC: fallback.static is not UNSET,
     }
     return tuple(kind for kind in order if available[kind])
-
-
-def _reject_awaitable(value: object) -> None:
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()
-        raise TypeError("the dynamic fallback of a synchronous call must not be asynchronous")

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final, Protocol
 
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
-from autoglm_throttle.resilience.degradation import DegradationAction
+from autoglm_throttle.resilience.calls import (
+    CallResult,
+    GuardedAttempt,
+    SettlingAwaitable,
+    attempt,
+    attempt_async,
+)
+from autoglm_throttle.resilience.degradation import DegradationController
+from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
 from autoglm_throttle.resilience.fallback import (
     ERROR,
     LOAD,
     REFRESH,
+    UNSET,
+    DegradationAction,
     DegradedCallback,
     FallbackAnswer,
     FallbackChain,
+    Feature,
+    accept_any,
 )
-from autoglm_throttle.resilience.feature import UNSET, Feature
-from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
-from autoglm_throttle.resilience.settling_awaitable import SettlingAwaitable
+from autoglm_throttle.resilience.http.cache import ResponseCache
 from autoglm_throttle.resilience.single_flight import SingleFlight, copy_exception
+from autoglm_throttle.resilience.stale import ResultCache
+from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import (
     BreakerCause,
     DegradationLevel,
@@ -33,95 +42,188 @@ from autoglm_throttle.types import (
     Outcome,
 )
 
-if TYPE_CHECKING:
-    from autoglm_throttle.resilience.degradation_controller import DegradationController
-    from autoglm_throttle.resilience.guard_state import GuardState
-    from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
-    from autoglm_throttle.resilience.stale_cache import StaleCache
-
-FALLBACK_TIMEOUT_S: Final = 1.0
-"""Default time limit of a fallback in seconds (``degrade_fallback_timeout_s``)."""
-
-MAX_STALE_S: Final = 60.0
-"""Default maximum age of a cached result in seconds (``degrade_max_stale_s``)."""
-
 _CACHEABLE_OUTCOMES: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """Result of one live call, for all callers that waited for it."""
+class ServedCall(Protocol):
+    """One call of a feature: of a function, or over HTTP."""
 
-    attempt: GuardedAttempt
-    copy: object
-    """Copy of the returned value, which the first caller may change; `UNSET` if it cannot be copied."""
-    trace: TracebackType | None
-    """Traceback of the exception; each caller that raises it again starts with this one."""
+    args: Args
+    kwargs: Kwargs
+    replaces_values: bool
+    """Whether a returned value that counts as failure is replaced too."""
+
+    @property
+    def flight_key(self) -> Hashable | None:
+        """Key of the calls that may share a result; None: the call is not shared."""
+        ...
+
+    @property
+    def max_wait_s(self) -> float | None:
+        """Maximum wait for another caller's call in seconds; None: no limit."""
+        ...
+
+    def has_cached(self) -> bool:
+        """Whether a usable result is cached."""
+        ...
+
+    def cached(self, cause: str) -> object:
+        """Return the cached result, or `UNSET`."""
+        ...
+
+    def check(self, value: object, kind: FallbackKind, /) -> None:
+        """Raise TypeError for a fallback's value that the caller cannot use."""
+        ...
+
+    def rejected(self, rejection: GuardRejection, /) -> GuardRejected:
+        """Return the exception of a rejection."""
+        ...
+
+    def run(self) -> Steps[GuardedAttempt]:
+        """Make the call alone, and cache its result."""
+        ...
+
+    def run_shared(self) -> Steps[CallResult]:
+        """Make the call for all callers that wait for it, and cache its result."""
+        ...
+
+    def copy_of(self, value: object) -> object:
+        """Return a shared value for this caller; `UNSET`: it cannot use the value."""
+        ...
+
+    def closing(self, attempted: GuardedAttempt) -> Call | None:
+        """Return the step that releases a value which a fallback replaces; None: none is needed."""
+        ...
+
+
+class FunctionCall:
+    """One call of a guarded function."""
+
+    __slots__ = ("_attempt", "_executor", "args", "flight_key", "kwargs", "max_wait_s", "replaces_values")
+
+    check = staticmethod(accept_any)
+    rejected = GuardRejected
+
+    def __init__(
+        self,
+        executor: FeatureExecutor,
+        key: Hashable | None,
+        fn: Callable[..., Any],
+        args: Args,
+        kwargs: Kwargs,
+    ) -> None:
+        fallback = executor.feature.fallback
+        self._executor = executor
+        self._attempt = Call(attempt, attempt_async, (executor.circuit, fn, args, kwargs))
+        self.flight_key: Hashable | None = key
+        self.args: Args = args
+        self.kwargs: Kwargs = kwargs
+        self.max_wait_s: float | None = executor.circuit.timeout_s
+        self.replaces_values: bool = fallback is not None and bool(fallback.on_value)
+
+    def has_cached(self) -> bool:
+        """Whether a usable result is cached."""
+        results, key = self._executor.results, self.flight_key
+        return results is not None and key is not None and results.find(key) is not None
+
+    def cached(self, cause: str) -> object:  # noqa: ARG002 - a value cannot state a cause
+        """Return a copy of the cached result, or `UNSET`."""
+        results = self._executor.results
+        return UNSET if results is None else results.get_copy(self.flight_key)
+
+    def run(self) -> Steps[GuardedAttempt]:
+        """Make the call alone, and cache its result."""
+        return (yield from self.run_shared()).attempt
+
+    def run_shared(self) -> Steps[CallResult]:
+        """Make the call for all callers that wait for it, and cache its result."""
+        attempted: GuardedAttempt = yield self._attempt
+        error = attempted.error
+        return CallResult(
+            attempted,
+            self._executor.store_result(self.flight_key, attempted),
+            is_shareable=not isinstance(error, TimeoutError),
+            trace=None if error is None else error.__traceback__,
+        )
+
+    def copy_of(self, value: object) -> object:
+        """Return a copy of the shared value."""
+        results = self._executor.results
+        return UNSET if results is None else results.copy_value(value)
+
+    def closing(self, attempted: GuardedAttempt) -> None:
+        """Return None: a value needs no release."""
 
 
 class FeatureExecutor:
-    """Executes the calls of one feature, for functions.
+    """Executes the calls of one feature, for functions and HTTP alike.
 
     Args:
         circuit: the guard of the same name.
         feature: declares the fallbacks.
-        degradation: the level of the process.
-        cache: results of this feature only; None: nothing is cached.
+        degradation: the level of the process; the feature is registered there.
         on_degraded: called with each degraded answer.
-        fallback_timeout_s: time limit of an asynchronous dynamic fallback in seconds.
-        max_stale_s: maximum age of a cached result in seconds, unless the feature sets it.
+        settings: time limit of fallbacks, and size and age of the caches.
+        max_stale_s: maximum age of a cached result in seconds, unless the feature sets it; None: that of
+            the settings.
 
     Raises:
-        ValueError: the feature's ``shed_above`` is not above the margin of the degradation levels, or it
-            caches results and has no cache.
+        ValueError: the feature's ``shed_above`` is not above the margin of the degradation levels.
     """
 
     __slots__ = (
-        "_circuit",
+        "_always_shares",
         "_degradation",
-        "_fallback_chain",
         "_on_degraded",
-        "cache",
+        "chain",
+        "circuit",
         "feature",
-        "http",
+        "responses",
+        "results",
         "single_flight",
     )
 
-    def __init__(  # noqa: PLR0913 - its parts
+    def __init__(
         self,
         circuit: GuardState,
         feature: Feature,
         degradation: DegradationController,
-        *,
-        cache: StaleCache[object] | None,
         on_degraded: DegradedCallback,
-        fallback_timeout_s: float | None = FALLBACK_TIMEOUT_S,
-        max_stale_s: float = MAX_STALE_S,
+        settings: DegradationSettings,
+        max_stale_s: float | None = None,
     ) -> None:
         log = RateLimitedLogger(feature.name, circuit.clock)
         fallback = feature.fallback
+        self.circuit: GuardState = circuit
         self.feature: Feature = feature
-        self.http: HttpFeatureExecutor | None = None
-        """Executor of the same feature for HTTP callers; None: they have no fallback."""
-        self._circuit = circuit
         self._degradation = degradation
         self._on_degraded = on_degraded
-        self._fallback_chain = FallbackChain(feature, on_degraded, fallback_timeout_s, log)
-        self.single_flight: SingleFlight[CallResult] = SingleFlight(_is_shareable)
+        self.chain: FallbackChain = FallbackChain(feature, on_degraded, settings.fallback_timeout_s, log)
+        """The fallbacks."""
+        self._always_shares = fallback is not None and fallback.coalesce == "always"
+        self.single_flight: SingleFlight[CallResult] = SingleFlight(lambda result: result.is_shareable)
         """Live calls that other callers may share."""
-        self.cache: FeatureStaleCache | None = None
-        """Cached results; None: nothing is cached."""
+        self.results: ResultCache | None = None
+        """Cached results of functions; None: nothing is cached."""
+        self.responses: ResponseCache | None = None
+        """Cached responses of HTTP calls; None: nothing is cached."""
         if fallback is not None and fallback.stale:
-            if cache is None:
-                raise ValueError(f"Feature {feature.name!r} caches results: it needs a cache")
-            self.cache = FeatureStaleCache(fallback, cache, max_stale_s, circuit.clock, log)
+            age_s = settings.max_stale_s if max_stale_s is None else max_stale_s
+            self.results = ResultCache(fallback, settings.cache_entries, age_s, circuit.clock, log)
+            self.responses = ResponseCache(fallback, settings, age_s, circuit.clock, log)
         degradation.register(feature)
 
     def __repr__(self) -> str:
-        return f"<FeatureExecutor {self.feature.name!r} {self._degradation!r} {self.cache or 'no cache'}>"
+        return f"<FeatureExecutor {self.feature.name!r} {self._degradation!r} {self.results or 'no cache'}>"
+
+    @property
+    def replaces_status(self) -> bool:
+        """Whether a failing status of HTTP is replaced too."""
+        fallback = self.feature.fallback
+        return fallback is not None and fallback.on_value is not False
 
     def call(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
         """Execute one call of a plain function.
@@ -135,31 +237,20 @@ class FeatureExecutor:
             GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
-        self.check_function(asynchronous=False)
-        key = None if self.cache is None else self.cache.key(fn, args, kwargs)
-        action = self._action(key)
-        if action is not DegradationAction.SERVE:
-            context = FallbackContext(self.feature.name, LOAD, None, args, kwargs)
-            answer = self._fallback_chain.answer(context, partial(self._cached_value, key), action)
-            if answer is not None or action is DegradationAction.SHED:
-                return self._answer_or_shed(answer)
-        if key is None:
-            attempted = attempt(self._circuit, fn, args, kwargs)
-        else:
-            attempted = self._attempt(key, fn, args, kwargs)
-        if attempted.error is None and attempted.outcome in _CACHEABLE_OUTCOMES:
-            return attempted.value
-        if isinstance(attempted.value, SettlingAwaitable):
-            self._reject_awaitable(fn, attempted.value)
-        failure = self._fallback_context(attempted, args, kwargs)
+        if self.chain.asynchronous:
+            self.check_function(asynchronous=False)
+        key = None if self.results is None else self.results.key(fn, args, kwargs)
+        first = attempt(self.circuit, fn, args, kwargs) if self._is_direct(key) else None
+        if first is not None and first.error is None and first.outcome in _CACHEABLE_OUTCOMES:
+            if key is not None:
+                self.store_result(key, first)
+            return first.value
         try:
-            if failure is not None:
-                answer = self._fallback_chain.answer(failure, partial(self._cached_value, key))
-                if answer is not None:
-                    return answer.value
-            return _unwrap(attempted, failure)
+            return self._value_of(
+                fn, drive_sync(self.serve(FunctionCall(self, key, fn, args, kwargs), first))
+            )
         finally:
-            del attempted, failure  # breaks the reference cycle: traceback, frame, exception
+            del first  # breaks the reference cycle: exception, traceback, frame
 
     async def call_async(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
         """Execute one call of a coroutine function.
@@ -171,30 +262,41 @@ class FeatureExecutor:
             GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
-        key = None if self.cache is None else self.cache.key(fn, args, kwargs)
-        action = self._action(key)
-        if action is not DegradationAction.SERVE:
-            context = FallbackContext(self.feature.name, LOAD, None, args, kwargs)
-            answer = await self._fallback_chain.answer_async(
-                context, partial(self._cached_value, key), action
-            )
-            if answer is not None or action is DegradationAction.SHED:
-                return self._answer_or_shed(answer)
-        if key is None:
-            attempted = await attempt_async(self._circuit, fn, args, kwargs)
-        else:
-            attempted = await self._attempt_async(key, fn, args, kwargs)
-        if attempted.error is None and attempted.outcome in _CACHEABLE_OUTCOMES:
-            return attempted.value
-        failure = self._fallback_context(attempted, args, kwargs)
+        key = None if self.results is None else self.results.key(fn, args, kwargs)
+        first = await attempt_async(self.circuit, fn, args, kwargs) if self._is_direct(key) else None
+        if first is not None and first.error is None and first.outcome in _CACHEABLE_OUTCOMES:
+            if key is not None:
+                self.store_result(key, first)
+            return first.value
         try:
-            if failure is not None:
-                answer = await self._fallback_chain.answer_async(failure, partial(self._cached_value, key))
-                if answer is not None:
-                    return answer.value
-            return _unwrap(attempted, failure)
+            return (await drive_async(self.serve(FunctionCall(self, key, fn, args, kwargs), first))).unwrap()
         finally:
-            del attempted, failure  # breaks the reference cycle: traceback, frame, exception
+            del first  # breaks the reference cycle: exception, traceback, frame
+
+    def serve(
+        self, call: ServedCall, attempted: GuardedAttempt | None = None
+    ) -> Steps[GuardedAttempt | FallbackAnswer]:
+        """Execute one call: live, shared with others, by a fallback, or rejected.
+
+        Args:
+            call: of a function, or over HTTP.
+            attempted: result of the live call if it was made already.
+        """
+        if attempted is None:
+            unmade = yield from self._serve_by_load(call)
+            if unmade is not None:
+                return unmade
+            served = yield from self._attempt(call)
+            if isinstance(served, FallbackAnswer):
+                return served
+            attempted = served
+        return (yield from self._replace_failure(call, attempted))
+
+    def action(self, has_cached: Callable[[], bool]) -> DegradationAction:
+        """Return the action for a call under the current load; ``has_cached``: whether a result is cached."""
+        if self._degradation.level() is DegradationLevel.FULL and self.feature.shed_above is None:
+            return DegradationAction.SERVE
+        return self._degradation.action(self.feature, has_cached())
 
     def check_function(self, *, asynchronous: bool) -> None:
         """Check that a function of this kind can use the fallback; decorators call it early.
@@ -202,163 +304,133 @@ class FeatureExecutor:
         Raises:
             TypeError: a plain function cannot await a dynamic fallback that is a coroutine function.
         """
-        if self._fallback_chain.asynchronous and not asynchronous:
+        if self.chain.asynchronous and not asynchronous:
             raise TypeError(
                 f"the dynamic fallback of {self.feature.name!r} is a coroutine function: give a plain one, "
                 "or guard coroutine functions only"
             )
 
-    def _reject_awaitable(self, fn: Callable[..., Any], value: SettlingAwaitable) -> None:
-        if self.feature.fallback is None:
-            return
-        value.close()
-        raise TypeError(
-            f"{getattr(fn, '__qualname__', type(fn).__name__)} has returned an awaitable, and the fallback "
-            f"of {self.feature.name!r} answers with values: make it a coroutine function (async def), or "
-            "guard it under another name"
-        )
-
     def reject_if_shed(self) -> GuardRejection | None:
         """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
-        rejection = self.would_shed()
-        if rejection is not None:
-            self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
-        return rejection
+        return self.reject_shed() if self._degradation.sheds(self.feature) else None
 
     def would_shed(self) -> GuardRejection | None:
         """Return the rejection that `reject_if_shed` would return, without counting it."""
         return self._shed_rejection() if self._degradation.sheds(self.feature) else None
 
-    def _action(self, key: Hashable | None) -> DegradationAction:
-        degradation = self._degradation
-        if degradation.level() is DegradationLevel.FULL and self.feature.shed_above is None:
-            return DegradationAction.SERVE
-        cache = self.cache
-        usable = cache is not None and key is not None and cache.find(key) is not None
-        return degradation.action(self.feature, usable)
+    def reject_shed(self) -> GuardRejection:
+        """Return the rejection of a shed call, and count it."""
+        self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
+        return self._shed_rejection()
 
-    def _cached_value(self, key: Hashable | None) -> object:
-        return UNSET if self.cache is None else self.cache.get_copy(key)
+    def store_result(self, key: Hashable | None, attempted: GuardedAttempt) -> object:
+        """Cache the value of a successful call; return a copy of any value, `UNSET` without one."""
+        results, value = self.results, attempted.value
+        if results is None or key is None or attempted.error is not None or attempted.rejection is not None:
+            return UNSET
+        if isinstance(value, SettlingAwaitable):  # not finished: nothing to cache or share
+            return UNSET
+        copy = results.copy_value(value)
+        if copy is not UNSET and attempted.outcome in _CACHEABLE_OUTCOMES:
+            results.store(key, copy)
+        return copy
 
     def _shed_rejection(self) -> GuardRejection:
         after_s = self._degradation.retry_after_s
-        return GuardRejection(self.feature.name, self._circuit.state(), BreakerCause.SHED, after_s)
+        return GuardRejection(self.feature.name, self.circuit.state(), BreakerCause.SHED, after_s)
 
-    def _answer_or_shed(self, answer: FallbackAnswer | None) -> Any:  # noqa: ANN401
-        if answer is not None:
-            return answer.value
-        self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
-        raise GuardRejected(self._shed_rejection())
+    def _is_direct(self, key: Hashable | None) -> bool:
+        """Whether a function is called without a look at load, cache and other callers."""
+        if self.feature.shed_above is not None or (key is not None and self._always_shares):
+            return False
+        return self._degradation.level() is DegradationLevel.FULL
 
-    def _fallback_context(
-        self, attempted: GuardedAttempt, args: Args, kwargs: Kwargs
-    ) -> FallbackContext | None:
-        """Return the context for a fallback if the attempt was rejected or failed, else None."""
+    def _value_of(self, fn: Callable[..., Any], served: GuardedAttempt | FallbackAnswer) -> Any:  # noqa: ANN401
+        value = served.value
+        if isinstance(value, SettlingAwaitable) and self.feature.fallback is not None:
+            value.close()
+            raise TypeError(
+                f"{getattr(fn, '__qualname__', type(fn).__name__)} has returned an awaitable, and the "
+                f"fallback of {self.feature.name!r} answers with values: make it a coroutine function "
+                "(async def), or guard it under another name"
+            )
+        try:
+            return served.unwrap()
+        finally:
+            del served  # breaks the reference cycle: exception, traceback, frame
+
+    def _serve_by_load(self, call: ServedCall) -> Steps[GuardedAttempt | FallbackAnswer | None]:
+        """Answer or shed a call that the current load does not permit; None: it may be made."""
+        action = self.action(call.has_cached)
+        if action is DegradationAction.SERVE:
+            return None
+        context = FallbackContext(self.feature.name, LOAD, None, call.args, call.kwargs)
+        answer = yield from self.chain.answer(context, call.cached, action, call.check)
+        if answer is None and action is DegradationAction.SHED:
+            return GuardedAttempt(error=call.rejected(self.reject_shed()))
+        return answer
+
+    def _attempt(self, call: ServedCall) -> Steps[GuardedAttempt | FallbackAnswer]:
+        """Make the call, or share that of another caller."""
+        key = call.flight_key
+        if key is None or not (self._always_shares or self._degradation.level() >= DegradationLevel.STALE):
+            return (yield from call.run())
+        # Another caller refreshes this key already: use the cached result, do not wait.
+        if (yield from self.single_flight.in_flight(key)):
+            value = call.cached(REFRESH)
+            if value is not UNSET:
+                self._on_degraded(self.feature.name, FallbackKind.STALE, REFRESH)
+                return FallbackAnswer(value, FallbackKind.STALE, REFRESH)
+        result, is_own = yield from self.single_flight.run(key, call.run_shared, call.max_wait_s)
+        if is_own:
+            return result.attempt
+        return _shared_attempt(call, result) or (yield from call.run())
+
+    def _replace_failure(
+        self, call: ServedCall, attempted: GuardedAttempt
+    ) -> Steps[GuardedAttempt | FallbackAnswer]:
+        """Answer by a fallback if the call was rejected or failed; without one its result stands."""
         error: Exception | None = attempted.error
         if attempted.rejection is not None:
-            error = GuardRejected(attempted.rejection)
+            error = call.rejected(attempted.rejection)
+            attempted = GuardedAttempt(error=error)
         if isinstance(error, GuardRejected):
             cause = error.rejection.cause.value
-        elif attempted.outcome is Outcome.FAILURE and (error is not None or self._replaces_values()):
+        elif attempted.outcome is Outcome.FAILURE and (error is not None or call.replaces_values):
             cause = ERROR
         else:
-            return None
-        return FallbackContext(self.feature.name, cause, error, args, kwargs)
-
-    def _replaces_values(self) -> bool:
-        fallback = self.feature.fallback
-        return fallback is not None and bool(fallback.on_value)
-
-    # Live calls with a cached result, shared with concurrent callers of the same key.
-
-    def _attempt(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> GuardedAttempt:
-        if not self._coalesces():
-            return self._run_call(key, fn, args, kwargs).attempt
-        # Another caller refreshes this key already: use the cached result, do not wait.
-        if self.single_flight.in_flight(key):
-            cached = self._cached_attempt(key)
-            if cached is not None:
-                return cached
-        call_result, is_own = self.single_flight.run(key, partial(self._run_call, key, fn, args, kwargs))
-        return (
-            call_result.attempt
-            if is_own
-            else self._shared_attempt(call_result) or attempt(self._circuit, fn, args, kwargs)
-        )
-
-    async def _attempt_async(
-        self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs
-    ) -> GuardedAttempt:
-        if not self._coalesces():
-            return (await self._run_call_async(key, fn, args, kwargs)).attempt
-        if self.single_flight.in_flight_async(key):
-            cached = self._cached_attempt(key)
-            if cached is not None:
-                return cached
-        call: Callable[[], Awaitable[CallResult]] = partial(self._run_call_async, key, fn, args, kwargs)
-        call_result, is_own = await self.single_flight.run_async(key, call, self._circuit.timeout_s)
-        if is_own:
-            return call_result.attempt
-        return self._shared_attempt(call_result) or await attempt_async(self._circuit, fn, args, kwargs)
-
-    def _coalesces(self) -> bool:
-        fallback = self.feature.fallback
-        always = fallback is not None and fallback.coalesce == "always"
-        return always or self._degradation.level() >= DegradationLevel.STALE
-
-    def _run_call(self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> CallResult:
-        return self._store_result(key, attempt(self._circuit, fn, args, kwargs))
-
-    async def _run_call_async(
-        self, key: Hashable, fn: Callable[..., Any], args: Args, kwargs: Kwargs
-    ) -> CallResult:
-        return self._store_result(key, await attempt_async(self._circuit, fn, args, kwargs))
-
-    def _store_result(self, key: Hashable, attempted: GuardedAttempt) -> CallResult:
-        cache = self.cache
-        if attempted.error is not None or attempted.rejection is not None or cache is None:
-            return CallResult(
-                attempted, UNSET, None if attempted.error is None else attempted.error.__traceback__
-            )
-        if isinstance(attempted.value, SettlingAwaitable):  # not finished: nothing to cache or share
-            return CallResult(attempted, UNSET, None)
-        copy = cache.copy_value(attempted.value)
-        if copy is not UNSET and attempted.outcome in _CACHEABLE_OUTCOMES:
-            cache.store(key, copy)
-        return CallResult(attempted, copy, None)
-
-    def _cached_attempt(self, key: Hashable) -> GuardedAttempt | None:
-        value = self._cached_value(key)
-        if value is UNSET:
-            return None
-        self._on_degraded(self.feature.name, FallbackKind.STALE, REFRESH)
-        return GuardedAttempt(value, None, Outcome.SUCCESS, None)
-
-    def _shared_attempt(self, call_result: CallResult) -> GuardedAttempt | None:
-        """Return the attempt that another caller's live call stands for; None: its value cannot be shared."""
-        attempted = call_result.attempt
-        if attempted.rejection is not None:
             return attempted
-        if attempted.error is not None:
-            return GuardedAttempt(
-                None, copy_exception(attempted.error, call_result.trace), attempted.outcome, None
-            )
-        cache = self.cache
-        value = UNSET if cache is None or call_result.copy is UNSET else cache.copy_value(call_result.copy)
-        return None if value is UNSET else GuardedAttempt(value, None, attempted.outcome, None)
+        context = FallbackContext(self.feature.name, cause, error, call.args, call.kwargs)
+        answer = yield from self._answer_failure(call, attempted, context)
+        if answer is None and attempted.value is UNSET:
+            return (yield from call.run())
+        return answer or attempted
+
+    def _answer_failure(
+        self, call: ServedCall, attempted: GuardedAttempt, context: FallbackContext
+    ) -> Steps[FallbackAnswer | None]:
+        """Answer after a failure, and release the value that the answer replaces."""
+        closing = call.closing(attempted)
+        try:
+            answer = yield from self.chain.answer(context, call.cached, check=call.check)
+        except BaseException:
+            if closing is not None:
+                yield closing
+            raise
+        if answer is not None and closing is not None:
+            yield closing
+        return answer
 
 
-def _is_shareable(call_result: CallResult) -> bool:
-    """Whether other callers may use the result: not after a time-out, since their limits differ."""
-    return not isinstance(call_result.attempt.error, TimeoutError)
-
-
-def _unwrap(attempted: GuardedAttempt, failure: FallbackContext | None) -> Any:  # noqa: ANN401
-    """Return the value, or raise the exception, of a call that no fallback replaced."""
-    error = attempted.error if failure is None else failure.error
-    if error is None:
-        return attempted.value
-    try:
-        raise error
-    finally:
-        del error, attempted, failure
+def _shared_attempt(call: ServedCall, result: CallResult) -> GuardedAttempt | None:
+    """Return the attempt that another caller's live call stands for; None: its value cannot be shared."""
+    shared = result.attempt
+    if shared.rejection is not None:
+        return shared
+    if shared.error is not None:
+        return GuardedAttempt(error=copy_exception(shared.error, result.trace), outcome=shared.outcome)
+    value = UNSET if result.copy is UNSET else call.copy_of(result.copy)
+    if value is UNSET and not (shared.outcome is Outcome.FAILURE and call.replaces_values):
+        return None
+    # A failure without a value: the fallbacks are asked first.
+    return GuardedAttempt(value, outcome=shared.outcome)

@@ -1,17 +1,17 @@
-"""Guards by name, with a maximum number."""
+"""Guards by name, with a maximum number, and the counters of all guards."""
 
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
 from autoglm_throttle import events
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerMode, BreakerState, Clock
+from autoglm_throttle.types import BreakerMode, BreakerState, BreakerTransition, Clock, FallbackKind
 
 EVICTION_CANDIDATES: Final = 8
 """Guards checked for eviction to free one entry: some 100 us."""
@@ -21,6 +21,33 @@ _DISABLED: Final = BreakerSettings.model_construct({"mode"}, mode=BreakerMode.DI
 
 OTHERS: Final = "_others"
 """Stands for guards that were evicted or never had an entry."""
+
+
+class GuardCounts:
+    """Counters of all guards. The lock of its owner guards it."""
+
+    __slots__ = ("degraded", "transitions")
+
+    def __init__(self) -> None:
+        self.degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
+        """Answers without the dependency, by guard, kind of fallback and cause."""
+        self.transitions: Counter[tuple[str, BreakerState]] = Counter()
+        """State changes, by guard and new state."""
+
+    def record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
+        """Count a degraded answer."""
+        self.degraded[name, kind, cause] += 1
+
+    def record_transition(self, change: BreakerTransition) -> None:
+        """Count a change of state."""
+        self.transitions[change.name, change.after] += 1
+
+    def forget_name(self, name: str) -> None:
+        """Move the transitions of a guard to one shared name, so that totals never decrease."""
+        for state in BreakerState:
+            count = self.transitions.pop((name, state), 0)
+            if count:
+                self.transitions[OTHERS, state] += count
 
 
 class GuardTable:

@@ -7,42 +7,37 @@ from __future__ import annotations
 
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.resilience.degradation import DegradationAction
+from autoglm_throttle.resilience.drive import Steps, drive_async, drive_sync
+from autoglm_throttle.resilience.fallback import FallbackAnswer
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
-from autoglm_throttle.resilience.http.call import HttpCall
 from autoglm_throttle.settings.policies import NAME_CHARACTERS
-from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome
 
 try:
     import httpx
 except ImportError:
     raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from None
 
+from autoglm_throttle.resilience.http.call import HttpCall, TransportRejected
 from autoglm_throttle.resilience.http.httpx_bodies import (
     AsyncGuardedBody,
-    BodySteps,
     GuardedBody,
+    StepLimits,
     await_in_time,
-    build_response,
-    check_response,
-    close_response,
     fallback_response,
-    read_body,
-    read_body_async,
-    record_read_body,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from autoglm_throttle.resilience.calls import GuardedAttempt
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.http.caching_rules import CacheRequest
-    from autoglm_throttle.resilience.http.feature_cache import CacheKey
-    from autoglm_throttle.resilience.http.feature_executor import HttpCallResult, HttpFeatureExecutor
+    from autoglm_throttle.resilience.http.cache import CacheKey
 
+__all__ = ["AsyncGuardTransport", "GuardSource", "GuardTransport", "TransportRejected", "origin"]
 
 CHECKSUM_CHARACTERS: Final = 16
 """64 bits: a collision among a thousand names has a probability of 1 in 10^13."""
@@ -54,14 +49,6 @@ class GuardSource(Protocol):
     def guard(self, name: str) -> Guard:
         """Return a handle of the guard with this name."""
         ...
-
-
-class TransportRejected(GuardRejected, httpx.TransportError):
-    """The call was rejected and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
-
-    def __init__(self, rejection: GuardRejection, request: httpx.Request) -> None:
-        super().__init__(rejection)
-        self.request = request
 
 
 def origin(url: httpx.URL) -> str:
@@ -76,26 +63,10 @@ def origin(url: httpx.URL) -> str:
     return f"{name[: NAME_CHARACTERS - CHECKSUM_CHARACTERS - 1]}~{checksum}"
 
 
-def _own_response(call_result: HttpCallResult) -> httpx.Response:
-    """Return the response of the caller that made the call, or raise its exception."""
-    if call_result.error is not None:
-        raise call_result.error
-    return cast("httpx.Response", call_result.response)
-
-
-def _shared_response(
-    call_result: HttpCallResult, call: HttpCall, cache_request: CacheRequest
-) -> httpx.Response | None:
-    """Return the response that another caller's call stands for; None: it does not fit this request."""
-    error, cached = call_result.error, call_result.cached_for(cache_request)
-    call.outcome = call_result.outcome
-    if error is not None:
-        raise error.with_traceback(call_result.trace)
-    return None if cached is None else build_response(cached.with_age(call.circuit.clock()), call.request)
-
-
 class _TransportBase:
-    """Parameters of both transports."""
+    """Parameters of both transports, and a call through either of them."""
+
+    _body: Callable[..., httpx.SyncByteStream | httpx.AsyncByteStream]
 
     def __init__(
         self, throttle: GuardSource, *, name: str | None = None, key: CacheKey | None = None
@@ -104,12 +75,32 @@ class _TransportBase:
         self._name = name
         self._key = key
 
-    def _call(self, request: httpx.Request) -> HttpCall:
+    def _serve(self, request: httpx.Request) -> Steps[httpx.Response]:
+        """Make one call, or answer by a fallback.
+
+        Raises:
+            TransportRejected: the guard rejects it, and no fallback answers.
+        """
         # Looked up for each call: a guard may be evicted between two calls of one transport.
         circuit = self._throttle.guard(self._name or origin(request.url)).circuit
+        call = HttpCall(circuit, request, self._send, self._body)
         executor = circuit.executor
-        http = executor.http if isinstance(executor, FeatureExecutor) else None
-        return HttpCall(circuit, http, request, self._key)
+        served: GuardedAttempt | FallbackAnswer
+        if isinstance(executor, FeatureExecutor):
+            call.replaces_values = executor.replaces_status
+            if executor.responses is not None:
+                call.use_cache(executor.responses, self._key)
+            served = yield from executor.serve(call)
+        else:
+            served = yield from call.run_admitted()
+        if isinstance(served, FallbackAnswer):
+            return fallback_response(served, request)
+        if served.rejection is not None:
+            raise call.rejected(served.rejection)
+        return cast("httpx.Response", served.unwrap())
+
+    def _send(self, call: HttpCall) -> Any:  # noqa: ANN401 - a response, or its awaitable
+        raise NotImplementedError
 
 
 class GuardTransport(_TransportBase, httpx.BaseTransport):
@@ -139,102 +130,20 @@ class GuardTransport(_TransportBase, httpx.BaseTransport):
         super().__init__(throttle, name=name, key=key)
         self._inner = httpx.HTTPTransport() if inner is None else inner
 
+    _body = GuardedBody
+
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Make one call, or answer by a fallback.
 
         Raises:
             TransportRejected: the guard rejects it, and no fallback answers.
         """
-        call = self._call(request)
-        executor = call.executor
-        if executor is None:
-            return self._execute(call, call.circuit.admit())
-        action = executor.action(call.cache_request)
-        if action is not DegradationAction.SERVE:
-            load_context = executor.load_context(request)
-            answer = executor.answer(load_context, call.cache_request, action, check_response)
-            if answer is not None:
-                return fallback_response(answer, load_context.cause, request)
-            if action is DegradationAction.SHED:
-                raise TransportRejected(executor.reject_shed(), request)
-        return self._serve(call, executor)
+        return drive_sync(self._serve(request))
 
-    def _serve(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response:
-        request = call.request
-        try:
-            response = self._call_or_join(call, executor)
-        except Exception as error:
-            failure_context = executor.failure_context(request, error, call.outcome)
-            answer = (
-                None
-                if failure_context is None
-                else executor.answer(failure_context, call.cache_request, check=check_response)
-            )
-            if failure_context is None or answer is None:
-                raise
-            return fallback_response(answer, failure_context.cause, request)
-        failure_context = executor.failure_context(request, None, call.outcome)
-        try:
-            answer = (
-                None
-                if failure_context is None
-                else executor.answer(failure_context, call.cache_request, check=check_response)
-            )
-        except BaseException:
-            if response is not None:
-                response.close()
-            raise
-        if failure_context is None or answer is None:
-            return response or self._execute(call, call.circuit.allow())
-        if response is not None:
-            response.close()
-        return fallback_response(answer, failure_context.cause, request)
-
-    def _call_or_join(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response | None:
-        """Make the call, or wait for a shared one; None: the shared one had a failing status."""
-        cache_request = call.cache_request
-        if cache_request is None or not executor.may_share(cache_request):
-            return self._execute(call, call.circuit.allow())
-        if executor.single_flight.in_flight(cache_request.base_key):
-            cached = executor.cached_answer(cache_request)
-            if cached is not None:
-                return build_response(cached, call.request)
-        call_result, is_own = executor.single_flight.run(
-            cache_request.base_key, partial(self._run_call, call, cache_request), call.max_wait_s
-        )
-        response = (
-            _own_response(call_result) if is_own else _shared_response(call_result, call, cache_request)
-        )
-        if response is None and call.outcome is not Outcome.FAILURE:
-            return self._execute(call, call.circuit.allow())
-        return response
-
-    def _run_call(self, call: HttpCall, cache_request: CacheRequest) -> HttpCallResult:
-        try:
-            response = self._execute(call, call.circuit.allow())
-            return call.build_result(cache_request, response, read_body(response) if call.is_short else None)
-        except Exception as error:  # noqa: BLE001 - passed on to all waiters
-            return call.build_error_result(
-                cache_request, error, timed_out=isinstance(error, httpx.TimeoutException)
-            )
-
-    def _execute(self, call: HttpCall, permit: GuardPermit | GuardRejection) -> httpx.Response:
-        if isinstance(permit, GuardRejection):
-            raise TransportRejected(permit, call.request)
-        call.start(permit)
-        steps = BodySteps(call.request, call.circuit.timeout_s, call.circuit.stream_idle_s)
-        try:
-            response = self._inner.handle_request(steps.request)
-        except BaseException as error:
-            call.record_error(error)
-            raise
-        steps.start_body()
-        observer = call.record_response(response)
-        if observer is not None:
-            if response.is_closed:
-                record_read_body(response, observer)
-            else:
-                response.stream = GuardedBody(cast("httpx.SyncByteStream", response.stream), observer)
+    def _send(self, call: HttpCall) -> httpx.Response:
+        limits = StepLimits(call.request, call.circuit.timeout_s, call.circuit.stream_idle_s)
+        response = self._inner.handle_request(limits.request)
+        limits.start_body()
         return response
 
     def close(self) -> None:
@@ -278,105 +187,15 @@ class AsyncGuardTransport(_TransportBase, httpx.AsyncBaseTransport):
         super().__init__(throttle, name=name, key=key)
         self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
 
+    _body = AsyncGuardedBody
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Make one call, or answer by a fallback.
 
         Raises:
             TransportRejected: the guard rejects it, and no fallback answers.
         """
-        call = self._call(request)
-        executor = call.executor
-        if executor is None:
-            return await self._execute(call, await call.circuit.admit_async())
-        action = executor.action(call.cache_request)
-        if action is not DegradationAction.SERVE:
-            load_context = executor.load_context(request)
-            answer = await executor.answer_async(load_context, call.cache_request, action, check_response)
-            if answer is not None:
-                return fallback_response(answer, load_context.cause, request)
-            if action is DegradationAction.SHED:
-                raise TransportRejected(executor.reject_shed(), request)
-        return await self._serve(call, executor)
-
-    async def _serve(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response:
-        request = call.request
-        try:
-            response = await self._call_or_join(call, executor)
-        except Exception as error:
-            failure_context = executor.failure_context(request, error, call.outcome)
-            answer = (
-                None
-                if failure_context is None
-                else await executor.answer_async(failure_context, call.cache_request, check=check_response)
-            )
-            if failure_context is None or answer is None:
-                raise
-            return fallback_response(answer, failure_context.cause, request)
-        failure_context = executor.failure_context(request, None, call.outcome)
-        try:
-            answer = (
-                None
-                if failure_context is None
-                else await executor.answer_async(failure_context, call.cache_request, check=check_response)
-            )
-        except BaseException:
-            if response is not None:
-                await close_response(response)
-            raise
-        if failure_context is None or answer is None:
-            return response or await self._execute(call, await call.circuit.allow_async())
-        if response is not None:
-            await close_response(response)
-        return fallback_response(answer, failure_context.cause, request)
-
-    async def _call_or_join(self, call: HttpCall, executor: HttpFeatureExecutor) -> httpx.Response | None:
-        """Make the call, or wait for a shared one; None: the shared one had a failing status."""
-        cache_request = call.cache_request
-        if cache_request is None or not executor.may_share(cache_request):
-            return await self._execute(call, await call.circuit.allow_async())
-        if executor.single_flight.in_flight_async(cache_request.base_key):
-            cached = executor.cached_answer(cache_request)
-            if cached is not None:
-                return build_response(cached, call.request)
-        call_result, is_own = await executor.single_flight.run_async(
-            cache_request.base_key, partial(self._run_call, call, cache_request), call.max_wait_s
-        )
-        response = (
-            _own_response(call_result) if is_own else _shared_response(call_result, call, cache_request)
-        )
-        if response is None and call.outcome is not Outcome.FAILURE:
-            return await self._execute(call, await call.circuit.allow_async())
-        return response
-
-    async def _run_call(self, call: HttpCall, cache_request: CacheRequest) -> HttpCallResult:
-        try:
-            response = await self._execute(call, await call.circuit.allow_async())
-            return call.build_result(
-                cache_request, response, await read_body_async(response) if call.is_short else None
-            )
-        except Exception as error:  # noqa: BLE001 - passed on to all waiters
-            return call.build_error_result(
-                cache_request, error, timed_out=isinstance(error, httpx.TimeoutException)
-            )
-
-    async def _execute(self, call: HttpCall, permit: GuardPermit | GuardRejection) -> httpx.Response:
-        if isinstance(permit, GuardRejection):
-            raise TransportRejected(permit, call.request)
-        call.start(permit)
-        try:
-            response = await self._send(call)
-        except BaseException as error:
-            call.record_error(error)
-            raise
-        observer = call.record_response(response)
-        if observer is not None:
-            if response.is_closed:
-                record_read_body(response, observer)
-            else:
-                response.stream = AsyncGuardedBody(
-                    cast("httpx.AsyncByteStream", response.stream), observer, call
-                )
-        return response
+        return await drive_async(self._serve(request))
 
     async def _send(self, call: HttpCall) -> httpx.Response:
         limit_s, request = call.circuit.timeout_s, call.request

@@ -10,18 +10,14 @@ from typing import Any, Final
 
 from autoglm_throttle import events
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.resilience.degradation_controller import DegradationController
+from autoglm_throttle.resilience.degradation import DegradationController
 from autoglm_throttle.resilience.degraded_record import record_degraded
-from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.fallback import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.guard_counts import GuardCounts
-from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.guard_table import GuardTable
-from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
+from autoglm_throttle.resilience.guard_table import GuardCounts, GuardTable
 from autoglm_throttle.resilience.outcomes import Classify, OutcomeClassifier
-from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
 from autoglm_throttle.settings.checks import breaker_of
@@ -250,31 +246,15 @@ class GuardRegistry:
         return self.table.add(circuit)
 
     def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
-        settings = self._settings
-        own_s = _policy_value(settings.guards.get(feature.name), "max_stale_s")
-        caches = feature.fallback is not None and feature.fallback.stale
-        timeout_s = settings.degradation.fallback_timeout_s
-        max_stale_s = settings.degradation.max_stale_s if own_s is None else own_s
-        entries = settings.degradation.cache_entries
-        served = FeatureExecutor(
+        max_stale_s = _policy_value(self._settings.guards.get(feature.name), "max_stale_s")
+        circuit.executor = FeatureExecutor(
             circuit,
             feature,
             self._degradation,
-            cache=StaleCache(entries) if caches else None,
-            on_degraded=self._record_degraded,
-            fallback_timeout_s=timeout_s,
-            max_stale_s=max_stale_s,
+            self._record_degraded,
+            self._settings.degradation,
+            max_stale_s,
         )
-        served.http = HttpFeatureExecutor(
-            circuit,
-            feature,
-            self._degradation,
-            cache=HttpCache(entries, settings.degradation.cache_body_bytes) if caches else None,
-            on_degraded=self._record_degraded,
-            fallback_timeout_s=timeout_s,
-            max_stale_s=max_stale_s,
-        )
-        circuit.executor = served
         self._on_degradable()
 
     def _record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from autoglm_throttle.resilience.calls import await_within
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.types import (
     BreakerState,
     GuardPermit,

@@ -14,7 +14,7 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing.simulated import SimulatedGpu, SimulatedResponse, service
 from autoglm_throttle.throttle import Throttle

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoglm_throttle import Priority, ThrottleMiddleware
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests

@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from autoglm_throttle import ThrottleMiddleware
 from autoglm_throttle.asgi.scope import SCOPE_KEY
 from autoglm_throttle.fastapi import guard_rejected, limit
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.testing import ManualThrottle, assert_shed, throttle_for_tests
 from autoglm_throttle.types import GuardRejected
 from tests.asgi.guarded_app import FAILURES, REFUSED, SORRY, limits, outcomes

@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
+
 import anyio
 from anyio.lowlevel import checkpoint
 
+from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
+from autoglm_throttle.resilience.single_flight import SingleFlight
+
 FOR_S = 60.0
+
+
+def one_step(call: Callable[[], Any]) -> Steps[int]:
+    """An operation of one call."""
+    value: int = yield Call(call, call)
+    return value
+
+
+class Flights(SingleFlight[int]):
+    """Single flight of plain and coroutine functions."""
+
+    def __init__(self, shares: Callable[[int], bool] = lambda _: True) -> None:
+        super().__init__(shares)
+
+    def call(self, key: Hashable, call: Callable[[], int], limit_s: float | None = None) -> tuple[int, bool]:
+        """Make or share the call of a thread."""
+        return drive_sync(self.run(key, lambda: one_step(call), limit_s))
+
+    async def call_async(
+        self, key: Hashable, call: Callable[[], Awaitable[int]], limit_s: float | None = None
+    ) -> tuple[int, bool]:
+        """Make or share the call of a task."""
+        return await drive_async(self.run(key, lambda: one_step(call), limit_s))
+
+    def is_in_flight(self, key: Hashable) -> bool:
+        """Whether a thread makes the call."""
+        return drive_sync(self.in_flight(key))
+
+    async def is_in_flight_async(self, key: Hashable) -> bool:
+        """Whether a task of this loop makes the call."""
+        return await drive_async(self.in_flight(key))
 
 
 async def settle(passes: int = 5) -> None:

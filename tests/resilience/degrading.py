@@ -10,13 +10,11 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.resilience.degradation_controller import DegradationController
-from autoglm_throttle.resilience.fallback import FallbackChain
-from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.degradation import DegradationController
+from autoglm_throttle.resilience.fallback import Fallback, FallbackChain, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
-from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
-from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, FallbackKind
 from tests.loops import run
@@ -58,17 +56,12 @@ class Bench:
         self.circuit = GuardState(
             "related", rules or BreakerSettings(failures=2), clock=self.clock, classifier=classifier
         )
+        settings = DegradationSettings(cache_entries=8, fallback_timeout_s=timeout_s or 3600.0)
         self.degradation = DegradationController(
-            DegradationSettings(), lambda: self.load, 1.0, self.clock, lambda *_: None
+            settings, lambda: self.load, 1.0, self.clock, lambda *_: None
         )
         self.served = FeatureExecutor(
-            self.circuit,
-            self.feature,
-            self.degradation,
-            cache=StaleCache(8),
-            on_degraded=self.count,
-            fallback_timeout_s=timeout_s,
-            max_stale_s=60.0,
+            self.circuit, self.feature, self.degradation, self.count, settings, max_stale_s=60.0
         )
 
     def clock(self) -> float:

@@ -7,8 +7,8 @@ from typing import Any
 
 from autoglm_throttle.resilience.calls import attempt, attempt_async
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import Outcome, SlowCallMode, TripRule

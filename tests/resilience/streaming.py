@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.state import GuardState
 from tests.resilience.faces import drive
 
 

@@ -13,43 +13,42 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.single_flight import SingleFlight
 from tests.loops import run
-from tests.resilience.coalescing import FOR_S, Calls, settle
+from tests.resilience.coalescing import FOR_S, Calls, Flights, settle
 
 
 def test_all_waiters_share_the_result_of_one_call(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         results: list[tuple[int, bool]] = []
 
         async def want() -> None:
-            results.append(await flights.run_async("key", calls))
+            results.append(await flights.call_async("key", calls))
 
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(want)
             await settle()
-            assert flights.in_flight_async("key")
-            assert not flights.in_flight_async("other")
-            assert not flights.in_flight("key")
+            assert await flights.is_in_flight_async("key")
+            assert not await flights.is_in_flight_async("other")
+            assert not flights.is_in_flight("key")
             calls.go.set()
         assert calls.made == 1
         assert sorted(results) == [(1, False)] * 19 + [(1, True)]
         assert len(flights) == 0
-        assert not flights.in_flight_async("key")
+        assert not await flights.is_in_flight_async("key")
 
     run(backend, task)
 
 
 def test_other_keys_have_other_calls(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         async with anyio.create_task_group() as group:
             for key in "abab":
-                group.start_soon(flights.run_async, key, calls)
+                group.start_soon(flights.call_async, key, calls)
             await settle()
             assert (calls.made, len(flights)) == (2, 2)
             calls.go.set()
@@ -59,28 +58,28 @@ def test_other_keys_have_other_calls(backend: str) -> None:
 
 def test_caller_after_the_end_makes_its_own_call(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         calls.go.set()
-        assert await flights.run_async("key", calls) == (1, True)
-        assert await flights.run_async("key", calls) == (2, True)
+        assert await flights.call_async("key", calls) == (1, True)
+        assert await flights.call_async("key", calls) == (2, True)
 
     run(backend, task)
 
 
 def test_cancelled_leader_is_replaced_by_a_waiter(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         results: list[tuple[int, bool]] = []
         leader = anyio.CancelScope()
 
         async def lead() -> None:
             with leader:
-                await flights.run_async("key", calls)
+                await flights.call_async("key", calls)
 
         async def want() -> None:
-            results.append(await flights.run_async("key", calls))
+            results.append(await flights.call_async("key", calls))
 
         async with anyio.create_task_group() as group:
             group.start_soon(lead)
@@ -101,17 +100,17 @@ def test_cancelled_leader_is_replaced_by_a_waiter(backend: str) -> None:
 
 def test_cancelled_waiter_is_harmless(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         results: list[tuple[int, bool]] = []
         impatient = anyio.CancelScope()
 
         async def leave() -> None:
             with impatient:
-                await flights.run_async("key", calls)
+                await flights.call_async("key", calls)
 
         async def want() -> None:
-            results.append(await flights.run_async("key", calls))
+            results.append(await flights.call_async("key", calls))
 
         async with anyio.create_task_group() as group:
             group.start_soon(want)
@@ -130,13 +129,13 @@ def test_cancelled_waiter_is_harmless(backend: str) -> None:
 
 def test_waiter_keeps_its_own_timeout(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         async with anyio.create_task_group() as group:
-            group.start_soon(flights.run_async, "key", calls)
+            group.start_soon(flights.call_async, "key", calls)
             await settle()
             with pytest.raises(TimeoutError), anyio.fail_after(0.001):
-                await flights.run_async("key", calls)
+                await flights.call_async("key", calls)
             calls.go.set()
         assert calls.made == 1
 
@@ -145,7 +144,7 @@ def test_waiter_keeps_its_own_timeout(backend: str) -> None:
 
 def test_exception_is_raised_to_the_leader_and_others_retry(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         go = anyio.Event()
         made: list[int] = []
         results: list[int] = []
@@ -159,7 +158,7 @@ def test_exception_is_raised_to_the_leader_and_others_retry(backend: str) -> Non
 
         async def want() -> None:
             try:
-                results.append((await flights.run_async("key", call))[0])
+                results.append((await flights.call_async("key", call))[0])
             except KeyError:
                 results.append(-1)
 
@@ -175,33 +174,33 @@ def test_exception_is_raised_to_the_leader_and_others_retry(backend: str) -> Non
 
 def test_a_function_that_calls_itself_does_not_wait_for_itself(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
 
         async def inner() -> int:
             return 1
 
         async def outer() -> int:
-            nested, ours = await flights.run_async("key", inner)
+            nested, ours = await flights.call_async("key", inner)
             assert ours
             return nested + 1
 
         async def outermost() -> int:
-            return (await flights.run_async("other", outer))[0] + 1
+            return (await flights.call_async("other", outer))[0] + 1
 
         with anyio.fail_after(FOR_S):
-            assert await flights.run_async("key", outermost) == (3, True)
+            assert await flights.call_async("key", outermost) == (3, True)
 
     run(backend, task)
 
 
 def test_recursive_function_does_not_wait_for_itself() -> None:
-    flights: SingleFlight[int] = SingleFlight()
-    assert flights.run("key", lambda: flights.run("key", lambda: 1)[0] + 1) == (2, True)
+    flights = Flights()
+    assert flights.call("key", lambda: flights.call("key", lambda: 1)[0] + 1) == (2, True)
     assert len(flights) == 0
 
 
 def test_the_tasks_of_another_loop_have_a_call_of_their_own() -> None:
-    flights: SingleFlight[int] = SingleFlight()
+    flights = Flights()
     inside, done = threading.Barrier(2), threading.Barrier(2)
     results: list[tuple[int, bool]] = []
 
@@ -213,7 +212,7 @@ def test_the_tasks_of_another_loop_have_a_call_of_their_own() -> None:
 
         async def task() -> None:
             with anyio.fail_after(FOR_S):
-                results.append(await flights.run_async("key", call))
+                results.append(await flights.call_async("key", call))
 
         run(backend, task)
 
@@ -226,7 +225,7 @@ def test_the_tasks_of_another_loop_have_a_call_of_their_own() -> None:
 
 
 def test_a_loop_that_ends_in_mid_flight_leaves_nothing_behind() -> None:
-    flights: SingleFlight[int] = SingleFlight()
+    flights = Flights()
 
     async def never() -> int:
         await asyncio.get_running_loop().create_future()
@@ -235,7 +234,7 @@ def test_a_loop_that_ends_in_mid_flight_leaves_nothing_behind() -> None:
     def throw_away() -> None:
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda *_: None)  # a pending task is destroyed
-        tasks = [loop.create_task(flights.run_async("key", never)) for _ in range(2)]
+        tasks = [loop.create_task(flights.call_async("key", never)) for _ in range(2)]
         loop.call_soon(loop.stop)
         loop.run_forever()
         loop.call_soon(loop.stop)
@@ -255,7 +254,7 @@ class Callers:
     """Callers that come, go, and are let go, in any order."""
 
     def __init__(self) -> None:
-        self.flights: SingleFlight[int] = SingleFlight()
+        self.flights = Flights()
         self.calls = Calls()
         self.scopes: list[anyio.CancelScope] = []
         self.ended = 0
@@ -263,7 +262,7 @@ class Callers:
     async def want(self, scope: anyio.CancelScope) -> None:
         """Have a result, or be cancelled."""
         with scope:
-            assert (await self.flights.run_async("key", self.calls))[0] >= 1
+            assert (await self.flights.call_async("key", self.calls))[0] >= 1
         self.ended += 1
 
     async def do(self, group: TaskGroup, verb: str, which: int) -> None:
@@ -307,7 +306,7 @@ def test_no_waiter_is_lost_by_any_cancellation(deeds: list[tuple[str, int]], bac
 
 
 def test_threads_share_one_call() -> None:
-    flights: SingleFlight[int] = SingleFlight()
+    flights = Flights()
     begun, go = threading.Event(), threading.Event()
     made: list[int] = []
     results: list[tuple[int, bool]] = []
@@ -318,11 +317,11 @@ def test_threads_share_one_call() -> None:
         go.wait(FOR_S)
         return len(made)
 
-    threads = [threading.Thread(target=lambda: results.append(flights.run("key", call))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: results.append(flights.call("key", call))) for _ in range(8)]
     threads[0].start()
     assert begun.wait(FOR_S)
-    assert flights.in_flight("key")
-    assert not flights.in_flight("other")
+    assert flights.is_in_flight("key")
+    assert not flights.is_in_flight("other")
     for thread in threads[1:]:
         thread.start()
     let_go(flights, waiting=7, go=go)
@@ -336,7 +335,7 @@ def test_thread_with_an_aborted_call_is_replaced() -> None:
     class Stop(BaseException):
         pass
 
-    flights: SingleFlight[int] = SingleFlight()
+    flights = Flights()
     begun, go = threading.Event(), threading.Event()
     made: list[int] = []
     results: list[tuple[int, bool] | str] = []
@@ -351,7 +350,7 @@ def test_thread_with_an_aborted_call_is_replaced() -> None:
 
     def want() -> None:
         try:
-            results.append(flights.run("key", call))
+            results.append(flights.call("key", call))
         except Stop:
             results.append("stopped")
 
@@ -368,7 +367,7 @@ def test_thread_with_an_aborted_call_is_replaced() -> None:
     assert len(flights) == 0
 
 
-def let_go(flights: SingleFlight[int], waiting: int, go: threading.Event) -> None:
+def let_go(flights: Flights, waiting: int, go: threading.Event) -> None:
     """Let the call end when so many threads wait for it."""
     poll(lambda: flights.waiting == waiting)
     go.set()
@@ -385,7 +384,7 @@ def poll(there: Callable[[], bool]) -> None:
 
 
 def test_thread_rounds_make_one_call_at_a_time_and_lose_none() -> None:
-    flights: SingleFlight[int] = SingleFlight()
+    flights = Flights()
     under_way = most = 0
     count = threading.Lock()
 
@@ -405,7 +404,7 @@ def test_thread_rounds_make_one_call_at_a_time_and_lose_none() -> None:
     def want() -> None:
         for _ in range(100):
             barrier.wait(FOR_S)
-            results.append(flights.run("key", call)[0])
+            results.append(flights.call("key", call)[0])
 
     threads = [threading.Thread(target=want) for _ in range(8)]
     for thread in threads:
@@ -420,7 +419,7 @@ def test_cancelled_leader_rounds_lose_no_waiter(backend: str) -> None:
     """Each round five leaders in a row are cancelled, and five others see the end."""
 
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         for _ in range(100):
             calls = Calls()
             scopes = [anyio.CancelScope() for _ in range(10)]
@@ -430,7 +429,7 @@ def test_cancelled_leader_rounds_lose_no_waiter(backend: str) -> None:
                 scope: anyio.CancelScope, calls: Calls = calls, results: list[int] = results
             ) -> None:
                 with scope:
-                    results.append((await flights.run_async("key", calls))[0])
+                    results.append((await flights.call_async("key", calls))[0])
 
             async with anyio.create_task_group() as group:
                 for scope in scopes:

@@ -8,25 +8,25 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.single_flight import SingleFlight, copy_exception
+from autoglm_throttle.resilience.single_flight import copy_exception
 from tests.loops import run
-from tests.resilience.coalescing import FOR_S, Calls, settle
+from tests.resilience.coalescing import FOR_S, Calls, Flights, settle
 
 
 def test_waiter_past_its_limit_makes_its_own_call(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
 
         async def own_call() -> int:
             return 7
 
         async with anyio.create_task_group() as group:
-            group.start_soon(flights.run_async, "key", calls)
+            group.start_soon(flights.call_async, "key", calls)
             await settle()
             with anyio.fail_after(FOR_S):
-                assert await flights.run_async("key", own_call, 0.001) == (7, True)
-            assert flights.in_flight_async("key")
+                assert await flights.call_async("key", own_call, 0.001) == (7, True)
+            assert await flights.is_in_flight_async("key")
             calls.go.set()
         assert len(flights) == 0
 
@@ -35,12 +35,12 @@ def test_waiter_past_its_limit_makes_its_own_call(backend: str) -> None:
 
 def test_a_limit_that_is_not_reached_changes_nothing(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         results: list[tuple[int, bool]] = []
 
         async def want() -> None:
-            results.append(await flights.run_async("key", calls, FOR_S))
+            results.append(await flights.call_async("key", calls, FOR_S))
 
         async with anyio.create_task_group() as group:
             for _ in range(3):
@@ -54,16 +54,16 @@ def test_a_limit_that_is_not_reached_changes_nothing(backend: str) -> None:
 
 def test_cancellation_while_waiting_is_not_a_timeout(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight()
+        flights = Flights()
         calls = Calls()
         impatient = anyio.CancelScope()
 
         async def leave() -> None:
             with impatient:
-                await flights.run_async("key", calls, FOR_S)
+                await flights.call_async("key", calls, FOR_S)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(flights.run_async, "key", calls)
+            group.start_soon(flights.call_async, "key", calls)
             await settle()
             group.start_soon(leave)
             await settle()
@@ -78,12 +78,12 @@ def test_cancellation_while_waiting_is_not_a_timeout(backend: str) -> None:
 
 def test_private_result_elects_a_leader_then_separate_calls(backend: str) -> None:
     async def task() -> None:
-        flights: SingleFlight[int] = SingleFlight(lambda _: False)
+        flights = Flights(lambda _: False)
         calls = Calls()
         results: list[tuple[int, bool]] = []
 
         async def want() -> None:
-            results.append(await flights.run_async("key", calls))
+            results.append(await flights.call_async("key", calls))
 
         async with anyio.create_task_group() as group:
             for _ in range(5):
@@ -103,7 +103,7 @@ class Ends:
     """Plain calls that end when they are let go, one after the other."""
 
     def __init__(self, shares: Callable[[int], bool] = lambda _: True) -> None:
-        self.flights: SingleFlight[int] = SingleFlight(shares)
+        self.flights = Flights(shares)
         self.begun = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
         self.made = 0
@@ -119,7 +119,7 @@ class Ends:
 
     def want(self) -> None:
         """Have a result."""
-        self.results.append(self.flights.run("key", self.call))
+        self.results.append(self.flights.call("key", self.call))
 
     def waiting(self, number: int) -> None:
         """Return when so many threads wait for a call."""
@@ -138,8 +138,8 @@ def test_thread_with_expired_wait_makes_its_own_call() -> None:
     assert ends.begun.acquire(timeout=FOR_S)
     try:
         for limit_s in (0.0, 0.001):
-            assert ends.flights.run("key", lambda: 7, limit_s) == (7, True)
-        assert ends.flights.in_flight("key")
+            assert ends.flights.call("key", lambda: 7, limit_s) == (7, True)
+        assert ends.flights.is_in_flight("key")
     finally:
         ends.go.release()
         leader.join(FOR_S)
@@ -152,7 +152,7 @@ def test_a_thread_has_another_s_result_within_its_limit() -> None:
     leader.start()
     assert ends.begun.acquire(timeout=FOR_S)
     results: list[tuple[int, bool]] = []
-    follower = threading.Thread(target=lambda: results.append(ends.flights.run("key", lambda: 7, FOR_S)))
+    follower = threading.Thread(target=lambda: results.append(ends.flights.call("key", lambda: 7, FOR_S)))
     follower.start()
     ends.waiting(1)
     ends.go.release()

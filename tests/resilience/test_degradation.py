@@ -7,11 +7,10 @@ import math
 import pytest
 
 from autoglm_throttle.resilience.degradation import (
-    DegradationAction,
     DegradationLevels,
     choose_action,
 )
-from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.fallback import DegradationAction, Fallback, Feature
 from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel
 

@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from autoglm_throttle.resilience.degradation import DegradationAction
-from autoglm_throttle.resilience.degradation_controller import DegradationController
-from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.degradation import DegradationController
+from autoglm_throttle.resilience.fallback import DegradationAction, Fallback, Feature
 from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel
 

@@ -14,9 +14,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from autoglm_throttle.resilience.degradation import DegradationAction
-from autoglm_throttle.resilience.fallback import FallbackAnswer, ValueCheck, accept_any
-from autoglm_throttle.resilience.feature import UNSET, Fallback
+from autoglm_throttle.resilience.drive import drive_async, drive_sync
+from autoglm_throttle.resilience.fallback import (
+    UNSET,
+    DegradationAction,
+    Fallback,
+    FallbackAnswer,
+    ValueCheck,
+    accept_any,
+)
 from autoglm_throttle.types import FallbackContext, FallbackKind
 from tests.loops import run
 from tests.resilience.degrading import context, fallback_kinds
@@ -49,11 +55,11 @@ class Climb:
         ladder = fallback_kinds(fallback, lambda *answer: self.counts.append(answer), timeout_s)
         notified = context(error, cause)
         if self.face == "sync":
-            return ladder.answer(notified, lambda: kept, choice, check)
+            return drive_sync(ladder.answer(notified, lambda _: kept, choice, check))
         answers: list[FallbackAnswer | None] = []
 
         async def climb() -> None:
-            answers.append(await ladder.answer_async(notified, lambda: kept, choice, check))
+            answers.append(await drive_async(ladder.answer(notified, lambda _: kept, choice, check)))
 
         run(self.face, climb)
         return answers[0]
@@ -107,19 +113,25 @@ def test_first_fallback_with_a_value_wins(
         assert answer is None
         assert climb.counts == []
     else:
-        assert answer == FallbackAnswer(value, FallbackKind(value))
+        assert answer == FallbackAnswer(value, FallbackKind(value), "load")
         assert climb.counts == [("related", FallbackKind(value), "load")]
 
 
 def test_results_are_cached_only_if_configured() -> None:
     ladder = fallback_kinds(Fallback(static="static", stale=True), lambda *_: None)
-    assert ladder.answer(context()) == FallbackAnswer("static", FallbackKind.STATIC)
+    assert drive_sync(ladder.answer(context(), lambda _: UNSET)) == FallbackAnswer(
+        "static", FallbackKind.STATIC, "error"
+    )
 
 
 def test_none_is_an_answer(climb: Climb) -> None:
-    assert climb(Fallback(static=None)) == FallbackAnswer(None, FallbackKind.STATIC)
-    assert climb(Fallback(static=1, dynamic=lambda _: None)) == FallbackAnswer(None, FallbackKind.DYNAMIC)
-    assert climb(Fallback(static=1, stale=True), kept=None) == FallbackAnswer(None, FallbackKind.STALE)
+    assert climb(Fallback(static=None)) == FallbackAnswer(None, FallbackKind.STATIC, "error")
+    assert climb(Fallback(static=1, dynamic=lambda _: None)) == FallbackAnswer(
+        None, FallbackKind.DYNAMIC, "error"
+    )
+    assert climb(Fallback(static=1, stale=True), kept=None) == FallbackAnswer(
+        None, FallbackKind.STALE, "error"
+    )
 
 
 def test_a_static_value_is_copied_for_each_unless_it_is_shared(climb: Climb) -> None:
@@ -145,7 +157,7 @@ def test_raising_fallback_is_logged_and_the_next_tried(
     climb: Climb, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = climb(Fallback(static=5, dynamic=raising(Broken("x"))), error=OSError("away"))
-    assert answer == FallbackAnswer(5, FallbackKind.STATIC)
+    assert answer == FallbackAnswer(5, FallbackKind.STATIC, "error")
     assert caplog.messages == ["related: the dynamic fallback has raised Broken"]
     assert climb.counts == [("related", FallbackKind.STATIC, "error")]
 
@@ -205,7 +217,7 @@ def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
     fallback = Fallback(static=5, dynamic=lambda _: "dynamic", stale=True)
     original = OSError("away")
     assert climb(fallback, error=original, kept="kept", check=numbers_only) == FallbackAnswer(
-        5, FallbackKind.STATIC
+        5, FallbackKind.STATIC, "error"
     )
     assert climb.counts == [("related", FallbackKind.STATIC, "error")]
     assert [message.split()[2] for message in caplog.messages] == ["stale", "dynamic"]
@@ -218,7 +230,9 @@ def test_a_value_that_does_not_fit_is_no_answer_and_not_counted(
 
 
 def test_missing_fallback_is_not_validated(climb: Climb, caplog: pytest.LogCaptureFixture) -> None:
-    assert climb(Fallback(static=5, stale=True), check=numbers_only) == FallbackAnswer(5, FallbackKind.STATIC)
+    assert climb(Fallback(static=5, stale=True), check=numbers_only) == FallbackAnswer(
+        5, FallbackKind.STATIC, "error"
+    )
     assert caplog.messages == []
 
 
@@ -286,7 +300,9 @@ def in_secret(notified: FallbackContext) -> object:
 @pytest.mark.parametrize("dynamic", [computed, in_secret])
 def test_an_asynchronous_fallback_is_waited_for(backend: str, dynamic: Any) -> None:
     climb = Climb(backend)
-    assert climb(Fallback(dynamic=dynamic)) == FallbackAnswer("computed for related", FallbackKind.DYNAMIC)
+    assert climb(Fallback(dynamic=dynamic)) == FallbackAnswer(
+        "computed for related", FallbackKind.DYNAMIC, "error"
+    )
 
 
 def test_an_asynchronous_fallback_that_raises_gives_way(backend: str) -> None:
@@ -294,7 +310,9 @@ def test_an_asynchronous_fallback_that_raises_gives_way(backend: str) -> None:
         await anyio.lowlevel.checkpoint()
         raise Broken("x")
 
-    assert Climb(backend)(Fallback(static=1, dynamic=broken)) == FallbackAnswer(1, FallbackKind.STATIC)
+    assert Climb(backend)(Fallback(static=1, dynamic=broken)) == FallbackAnswer(
+        1, FallbackKind.STATIC, "error"
+    )
 
 
 def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
@@ -307,7 +325,7 @@ def test_an_asynchronous_fallback_has_a_time_limit(backend: str) -> None:
             left.append(True)
 
     assert Climb(backend)(Fallback(static=1, dynamic=slow), timeout_s=0.001) == FallbackAnswer(
-        1, FallbackKind.STATIC
+        1, FallbackKind.STATIC, "error"
     )
     original = OSError("away")
     assert Climb(backend)(Fallback(dynamic=slow), timeout_s=0.001, error=original) is None
@@ -327,7 +345,7 @@ def test_cancellation_in_a_fallback_skips_the_next_one(backend: str) -> None:
         ladder = fallback_kinds(Fallback(static=1, dynamic=slow), lambda *answer: counts.append(answer), 60.0)
         with anyio.CancelScope() as scope:
             scopes.append(scope)
-            await ladder.answer_async(context(OSError("away")))
+            await drive_async(ladder.answer(context(OSError("away")), lambda _: UNSET))
             scopes.clear()
         assert scope.cancelled_caught
 
@@ -343,7 +361,7 @@ async def test_a_task_that_is_cancelled_in_a_fallback_ends_cancelled() -> None:
         await asyncio.sleep(3600)
 
     ladder = fallback_kinds(Fallback(static=1, dynamic=slow), lambda *_: None, 60.0)
-    task = asyncio.ensure_future(ladder.answer_async(context(OSError("away"))))
+    task = asyncio.ensure_future(drive_async(ladder.answer(context(OSError("away")), lambda _: UNSET)))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -357,7 +375,9 @@ def test_a_plain_call_does_not_take_an_awaitable_for_an_answer() -> None:
     original = OSError("away")
     assert Climb("sync")(Fallback(dynamic=in_secret), error=original) is None
     assert "must not be asynchronous" in original.__notes__[0]
-    assert Climb("sync")(Fallback(static=1, dynamic=in_secret)) == FallbackAnswer(1, FallbackKind.STATIC)
+    assert Climb("sync")(Fallback(static=1, dynamic=in_secret)) == FallbackAnswer(
+        1, FallbackKind.STATIC, "error"
+    )
 
 
 def test_an_awaitable_that_is_no_coroutine_is_none_either() -> None:

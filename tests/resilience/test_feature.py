@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.resilience.feature import UNSET, Fallback, Feature
+from autoglm_throttle.resilience.fallback import UNSET, Fallback, Feature
 from autoglm_throttle.types import Criticality, FallbackContext
 
 

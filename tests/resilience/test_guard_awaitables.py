@@ -13,8 +13,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from autoglm_throttle.resilience.calls import SettlingAwaitable
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.settling_awaitable import SettlingAwaitable
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState
 from tests.loops import run

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejected, GuardRejection, Outcome
 from tests.loops import run

@@ -23,8 +23,8 @@ from autoglm_throttle import (
     GuardRejection,
     Throttle,
 )
-from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.registry import GuardRegistry, GuardsView
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import BreakerMode, BreakerView
 from tests.runtime.test_after_fork import from_child

@@ -10,9 +10,9 @@ import weakref
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
+from autoglm_throttle.resilience.fallback import UNSET, Fallback
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
+from autoglm_throttle.resilience.stale import ResultCache
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -144,7 +144,7 @@ def test_an_entry_that_is_gone_when_it_is_wanted_is_no_answer(
     bench, dependency = Bench(Fallback(stale=True)), Dependency(face)
     dependency(bench.served)
     bench.at(STALE)
-    monkeypatch.setattr(FeatureStaleCache, "get_copy", lambda *_: UNSET)
+    monkeypatch.setattr(ResultCache, "get_copy", lambda *_: UNSET)
     assert dependency(bench.served) == [2]
 
 

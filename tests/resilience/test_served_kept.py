@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.resilience.feature import UNSET, Fallback
-from autoglm_throttle.resilience.feature_cache import FeatureStaleCache
+from autoglm_throttle.resilience.fallback import UNSET, Fallback
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
-from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.resilience.stale import ResultCache
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, GuardRejected, Outcome
 from tests.resilience.degrading import Bench, Dependency, Failed, face
@@ -153,14 +152,6 @@ def test_the_cache_is_bounded(face: str) -> None:
     assert dependency(bench.served, 1) == [2]
 
 
-def test_a_feature_that_keeps_answers_needs_a_place_for_them() -> None:
-    bench = Bench(Fallback(stale=True))
-    with pytest.raises(ValueError, match="it needs a cache"):
-        type(bench.served)(
-            bench.circuit, bench.feature, bench.degradation, cache=None, on_degraded=lambda *_: None
-        )
-
-
 def test_half_open_probe_renews_the_cache(face: str) -> None:
     bench = Bench(Fallback(stale=True), rules=BreakerSettings(failures=1, open_s=10.0))
     dependency = Dependency(face)
@@ -190,10 +181,10 @@ def test_shed_feature_is_answered_by_an_earlier_result(face: str) -> None:
 # The shelf by itself.
 
 
-def shelved(fallback: Fallback | None = None) -> FeatureStaleCache:
+def shelved(fallback: Fallback | None = None) -> ResultCache:
     """A shelf with a clock that stands still."""
     log = RateLimitedLogger("related", lambda: 0.0)
-    return FeatureStaleCache(fallback or Fallback(stale=True), StaleCache(8), 60.0, lambda: 0.0, log)
+    return ResultCache(fallback or Fallback(stale=True), 8, 60.0, lambda: 0.0, log)
 
 
 class Repository:

@@ -13,8 +13,9 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.resilience import feature_executor
-from autoglm_throttle.resilience.calls import GuardedAttempt
-from autoglm_throttle.resilience.feature import UNSET, Fallback
+from autoglm_throttle.resilience.calls import CallResult, GuardedAttempt
+from autoglm_throttle.resilience.drive import Call, Steps, drive_async
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
@@ -474,18 +475,18 @@ def test_waiter_waits_until_its_limit_and_then_calls(backend: str) -> None:
         bench = Bench(ALWAYS, rules=BreakerSettings(timeout_s=0.01))
         slow, done = Slow(), anyio.Event()
         slow.go.set()
-        late = feature_executor.CallResult(GuardedAttempt(error=TimeoutError()), UNSET, None)
-        stored = bench.served.cache
+        late = CallResult(GuardedAttempt(error=TimeoutError()), is_shareable=False)
+        stored = bench.served.results
         assert stored is not None
         key = stored.key(slow, (), {})
         assert key is not None
 
-        async def hang() -> feature_executor.CallResult:
-            await done.wait()
+        def hang() -> Steps[CallResult]:
+            yield Call(done.wait, done.wait)
             return late
 
         async with anyio.create_task_group() as group:
-            group.start_soon(bench.served.single_flight.run_async, key, hang)
+            group.start_soon(drive_async, bench.served.single_flight.run(key, hang, None))
             await settle()
             with anyio.fail_after(FOR_S):
                 assert await bench.served.call_async(slow, (), {}) == [1]

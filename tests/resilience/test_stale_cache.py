@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.stale_cache import CacheEntry, StaleCache
+from autoglm_throttle.resilience.stale import CacheEntry, StaleCache
 
 
 def test_an_answer_is_of_use_until_it_is_too_old() -> None:
@@ -80,39 +80,6 @@ def test_repr_shows_fill_and_age() -> None:
     cache.put("b", "two", 20.0)
     cache.get("b", 50.0, 60.0)
     assert repr(cache) == "<StaleCache 2/1024, oldest 48 s>"
-
-
-def test_heavier_answer_uses_more_capacity() -> None:
-    cache: StaleCache[str] = StaleCache(9, max_weight=10)
-    cache.put("a", "one", 0.0, weight=4)
-    cache.put("b", "two", 0.0, weight=6)
-    assert (len(cache), cache.weight) == (2, 10)
-    cache.put("b", "three", 0.0, weight=7)
-    assert (len(cache), cache.weight) == (1, 7)
-    cache.put("c", "four", 0.0, weight=11)
-    assert (len(cache), cache.weight) == (1, 11)
-    assert cache.get("c", 1.0, 0.0) is None
-    assert (len(cache), cache.weight) == (0, 0)
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9), st.booleans()), max_size=40),
-    st.integers(1, 4),
-    st.integers(0, 20),
-)
-def test_weight_equals_the_sum_of_its_entries(
-    deeds: list[tuple[str, int, bool]], entries: int, capacity: int
-) -> None:
-    cache: StaleCache[int] = StaleCache(entries, capacity)
-    for now, (key, weight, puts) in enumerate(deeds):
-        if puts:
-            cache.put(key, weight, float(now), weight)
-        else:
-            cache.get(key, float(now), 5.0)
-        kept = [entry.value for entry in cache.entries.values()]
-        assert cache.weight == sum(kept)
-        assert cache.weight <= capacity or len(kept) == 1
-        assert len(kept) <= entries
 
 
 DEEDS = st.lists(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autoglm_throttle.resilience.feature import Feature
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.fallback import Feature
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit, GuardRejection, Outcome

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.http.cache import CachePolicy
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.types import BreakerState, Clock, GuardPermit, Outcome
-
-
-@dataclass(slots=True)
-class CachePolicy:
-    """Destination of a body that may be cached."""
-
-    put: Callable[[bytes], None]
-    """Called with the complete body, as received."""
-    max_body_bytes: int
-    """Maximum length of a cached body."""
-    parts: list[bytes] = field(default_factory=list)
 
 
 class BodyTimer:

@@ -1,141 +1,381 @@
-"""Cache of HTTP responses: one per request, or one per variant of it."""
+"""Cache of HTTP responses: storable responses, and the time for which each may replace an error.
+
+RFC 5861 section 4 (stale-if-error) on top of RFC 9111. The cache is a *shared* one: a stored response may go
+to any user of the service. It answers only errors and overload, never a call that the dependency could
+answer. So freshness matters only for the time for which a response may be used:
+
+- Beyond its lifetime (``s-maxage``, else ``max-age``, else Expires less Date, else 0) a response may be
+  used for its own ``stale-if-error``; without that directive, for the ``max_stale_s`` of the feature.
+- ``must-revalidate`` and ``proxy-revalidate`` forbid any use beyond the lifetime, ``stale-if-error`` or not
+  (RFC 9111 section 4.2.4: an explicit directive prohibits). ``s-maxage`` forbids it too (section 5.2.2.10),
+  unless the same response has ``stale-if-error``, which is specific to this case.
+- ``no-cache`` forbids any use without revalidation (section 5.2.2.4), which an unavailable dependency cannot
+  do: such a response is not stored. With field names it is treated the same, as that section allows.
+
+Only responses to GET are stored, one for each request. With ``Vary`` it answers only requests with the same
+values of the named fields, and another one of them takes its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.resilience.http.answer import Pairs
-from autoglm_throttle.resilience.http.caching_rules import (
-    METHODS,
-    CachedResponse,
-    CacheRequest,
-    cached_response,
-    invalidates,
-    storable,
-    varies_by,
+from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.resilience.fallback import UNSET, Fallback
+from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs, is_sendable
+from autoglm_throttle.resilience.http.fields import (
+    addressing_fields,
+    age_s,
+    date_field_s,
+    directives,
+    is_private,
+    joined,
+    members,
+    parse_seconds,
 )
-from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.resilience.stale import StaleCache
+from autoglm_throttle.types import FallbackKind
 
-MAX_STORED_BYTES: Final = 64 * 1024 * 1024
-"""Default maximum of stored bytes per feature; a single longer response is still stored.
+if TYPE_CHECKING:
+    from autoglm_throttle.events import RateLimitedLogger
+    from autoglm_throttle.settings.groups.breaker import DegradationSettings
+    from autoglm_throttle.types import Clock
 
-64 responses of the default maximum length (1 MiB), or a thousand of 64 KiB; an eighth of a container of
-512 MiB.
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Safe methods (RFC 9110 section 9.2.1)."""
+
+GONE_STATUSES: Final = frozenset({404, 410})
+
+FORBID_STORING: Final = frozenset({"no-store", "private", "no-cache"})
+
+FORBID_STALE: Final = frozenset({"must-revalidate", "proxy-revalidate"})
+
+UNSTORED_FIELDS: Final = frozenset(
+    {
+        "age",  # computed at each use
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authentication-info",
+        "proxy-connection",
+        "set-cookie",  # the session of one user
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "warning",  # obsolete, RFC 9111 section 5.5
+        "x-degraded",
+    }
+)
+"""Fields of one connection (RFC 9111 section 3.1), of one user, or of one use."""
+
+DEGRADED: Final = "x-degraded"
+"""Response field that marks an answer of a fallback."""
+
+UNSHARED_S: Final = 10.0
+"""Seconds without single flight after a response that could not be shared.
+
+An unshared wait doubles the duration of a call. Once in 10 s, the default open period of a breaker, that is
+acceptable, and a response that has become sharable is soon detected.
 """
+
+UNSHARED_ENTRIES: Final = 256
+"""Maximum number of such requests remembered; beyond it some wait once more without a result."""
+
+CacheKey = Callable[[Any], Hashable | None]
+"""Computes the cache key of a request, instead of method and URL; None: do not cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variants:
-    """Entry of a request with responses that vary by some of its fields."""
+class CacheRequest:
+    """The parts of a request that determine its cache key."""
 
-    names: tuple[str, ...]
-    serial: int
-    """Part of the keys of all variants: without this entry they cannot be found."""
+    method: str
+    url: str
+    headers: Pairs
+    """Names in any case."""
+    key: Hashable = None
+    """Key of the user's function, instead of method and URL; None: there is none."""
+
+    @property
+    def base_key(self) -> Hashable:
+        """Cache key."""
+        if self.key is not None:
+            return (self.method, self.key)
+        return (self.method, self.url, addressing_fields(self.headers))
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether a response may be stored for this request, or a stored one used.
+
+        A request with a field that may identify the user can have a private response. A request with a body
+        has a response for that body. Both need the user's own key.
+        """
+        headers = self.headers
+        if self.method != "GET" or directives(headers).keys() & {"no-store", "no-cache"}:
+            return False
+        if self.key is not None:
+            return True
+        body = joined(headers, "transfer-encoding") or joined(headers, "content-length") or "0"
+        return body == "0" and not is_private(headers)
 
 
-class HttpCache:
-    """Cache with a maximum number of responses and of bytes. It has no lock: threads need their own.
+@dataclass(frozen=True, slots=True)
+class CachedResponse:
+    """A stored response with status 200, and its age figures."""
+
+    answer: HttpAnswer
+    varying: tuple[tuple[str, str | None], ...]
+    """Names and values of the request fields that it varies by; None for a field that was absent."""
+    requested_s: float
+    """Monotonic send time of its request: transfer time counts as age (RFC 9111 section 4.2.3)."""
+    initial_age_s: int
+    """Age in seconds that it declared on arrival."""
+    lifetime_s: int
+    stale_allowance_s: int | None
+    """Seconds past its lifetime for which it may replace an error; None: not declared."""
+
+    @property
+    def created_s(self) -> float:
+        """Monotonic seconds at which it was created, by its declared age."""
+        return self.requested_s - self.initial_age_s
+
+    def age_s(self, now: float) -> float:
+        """Return its age in seconds, at least the declared one."""
+        return self.initial_age_s + max(0.0, now - self.requested_s)
+
+    def fits(self, request: CacheRequest) -> bool:
+        """Whether it answers a request with the same key: by the fields that it varies by."""
+        return all(joined(request.headers, name) == value for name, value in self.varying)
+
+    def is_usable(self, now: float, max_stale_s: float) -> bool:
+        """Whether it may replace an error.
+
+        Args:
+            now: monotonic seconds.
+            max_stale_s: seconds past its lifetime for which it may be used, unless it declares its own.
+        """
+        allowance_s = max_stale_s if self.stale_allowance_s is None else self.stale_allowance_s
+        return self.age_s(now) <= self.lifetime_s + allowance_s
+
+    def with_age(self, now: float) -> HttpAnswer:
+        """Return the response with its current age in whole seconds."""
+        return self.answer.with_header(("age", str(int(self.age_s(now)))))
+
+
+@dataclass(slots=True)
+class CachePolicy:
+    """Destination of a body that may be cached."""
+
+    put: Callable[[bytes], None]
+    """Called with the complete body, as received."""
+    max_body_bytes: int
+    """Maximum length of a cached body."""
+    parts: list[bytes] = field(default_factory=list)
+
+
+class ResponseCache:
+    """Cached responses of one feature, for threads, and its requests without single flight.
 
     Args:
-        entries: maximum number of entries; one more for each request with variants.
-        max_body_bytes: maximum length of a stored body.
-        max_stored_bytes: maximum bytes of bodies, fields and URLs together.
+        fallback: declares the cache key and the maximum age.
+        settings: maximum number of responses, and maximum length of a body.
+        max_stale_s: seconds beyond its lifetime for which a cached response is used, unless the response or
+            the fallback declares it.
+        clock: monotonic seconds.
+        log: logs requests without a key.
     """
 
-    __slots__ = ("_memory", "_serial", "max_body_bytes")
+    __slots__ = (
+        "_cache",
+        "_clock",
+        "_key",
+        "_lock",
+        "_log",
+        "_max_stale_s",
+        "_unshareable",
+        "max_body_bytes",
+    )
 
-    def __init__(self, entries: int, max_body_bytes: int, max_stored_bytes: int = MAX_STORED_BYTES) -> None:
-        self._memory: StaleCache[CachedResponse | Variants] = StaleCache(entries, max_stored_bytes)
-        self._serial = 0
-        self.max_body_bytes: int = max_body_bytes
-
-    def __len__(self) -> int:
-        return len(self._memory)
+    def __init__(
+        self,
+        fallback: Fallback,
+        settings: DegradationSettings,
+        max_stale_s: float,
+        clock: Clock,
+        log: RateLimitedLogger,
+    ) -> None:
+        self._cache: StaleCache[CachedResponse] = StaleCache(settings.cache_entries)
+        self._clock = clock
+        self._key: CacheKey | None = fallback.key
+        self._lock = SerialLock()
+        self._log = log
+        self._max_stale_s = max_stale_s if fallback.max_stale_s is None else fallback.max_stale_s
+        self._unshareable: StaleCache[None] = StaleCache(UNSHARED_ENTRIES)
+        self.max_body_bytes: int = settings.cache_body_bytes
 
     def __repr__(self) -> str:
-        return f"<HttpCache {self._memory!r}>"
+        return f"<ResponseCache {self._cache!r}>"
 
-    def put(
-        self, request: CacheRequest, status: int, headers: Pairs, body: bytes, requested_s: float
-    ) -> None:
-        """Store a complete response, if it is storable and the stored one is not younger.
+    def request(
+        self, method: str, url: str, headers: Pairs, request: object, key: CacheKey | None = None
+    ) -> CacheRequest | None:
+        """Return the cache request of an HTTP request; None: it is not cached.
 
         Args:
-            request: the request.
+            method: in upper case.
+            url: without a fragment.
+            headers: of the request.
+            request: passed to the key function.
+            key: the caller's key function; None: that of the fallback, if any.
+        """
+        make = self._key if key is None else key
+        if make is None:
+            return CacheRequest(method, url, headers)
+        try:
+            user_key = make(request)
+            hash(user_key)
+        except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
+            self._log.warn("key", f"a request has no key, its response is not cached ({error!r})")
+            return None
+        return None if user_key is None else CacheRequest(method, url, headers, user_key)
+
+    def find(self, request: CacheRequest | None) -> CachedResponse | None:
+        """Return the stored response that may replace an error of this request, or None."""
+        # Without a lock held by this thread: else it is changing the cache, which is a miss.
+        if request is None or not request.is_cacheable or self._lock.is_held():
+            return None
+        with self._lock:
+            now = self._clock()
+            entry = self._cache.get(request.base_key, now, float("inf"))
+        if entry is None or not entry.value.is_usable(now, self._max_stale_s):
+            return None
+        return entry.value if entry.value.fits(request) else None
+
+    def find_answer(self, request: CacheRequest | None, cause: str) -> object:
+        """Return the stored response as a fallback, with its current age; `UNSET` without one."""
+        cached = self.find(request)
+        if cached is None:
+            return UNSET
+        return mark_degraded(cached.with_age(self._clock()), FallbackKind.STALE, cause)
+
+    def policy(
+        self, request: CacheRequest | None, status: int, headers: Pairs, requested_s: float
+    ) -> CachePolicy | None:
+        """Return the destination of a body, or None if the response must not be stored.
+
+        Args:
+            request: the request; None: it is not cached.
             status: of the response.
             headers: of the response.
-            body: complete, as received.
             requested_s: monotonic seconds at which the request was sent.
         """
-        if len(body) > self.max_body_bytes or not storable(request, status, headers):
-            return
-        answer = cached_response(request, headers, body, requested_s)
-        key = self._storage_key(request, varies_by(headers) or (), requested_s)
-        stored = self._lookup(key, requested_s)
-        if not isinstance(stored, CachedResponse) or stored.created_s <= answer.created_s:
-            self._memory.put(key, answer, requested_s, _size_of(request, answer))
-
-    def get(self, request: CacheRequest, now: float, max_stale_s: float) -> CachedResponse | None:
-        """Return the stored response that may replace an error of this request, or None.
-
-        A response to GET also answers HEAD (RFC 9111 section 4); the caller omits the body.
-
-        Args:
-            request: the request.
-            now: monotonic seconds.
-            max_stale_s: seconds past its lifetime for which a response is used, unless it declares its own.
-        """
-        if not request.is_cacheable:
+        if request is None:
             return None
-        cached = self._usable(request, now, max_stale_s)
-        if cached is None and request.method == "HEAD":
-            cached = self._usable(replace(request, method="GET"), now, max_stale_s)
-        return cached
-
-    def _usable(self, request: CacheRequest, now: float, max_stale_s: float) -> CachedResponse | None:
-        cached = self._lookup(request.base_key, now)
-        if isinstance(cached, Variants):
-            cached = self._lookup((cached.serial, request.vary_key(cached.names)), now)
-        return cached if isinstance(cached, CachedResponse) and cached.is_usable(now, max_stale_s) else None
-
-    def invalidate(self, request: CacheRequest, status: int, now: float) -> None:
-        """Remove the stored responses that a response invalidates.
-
-        Args:
-            request: the request.
-            status: of its response.
-            now: monotonic seconds.
-        """
+        if storable(request, status, headers):
+            return CachePolicy(partial(self._put, request, headers, requested_s), self.max_body_bytes)
         if invalidates(request.method, status):
-            for method in METHODS:
-                # An age limit below 0 makes every entry too old, and `get` removes what is too old.
-                self._memory.get(replace(request, method=method).base_key, now, max_stale_s=-1.0)
+            stored_key = replace(request, method="GET").base_key
+            self._lock.run(partial(self._cache.entries.pop, stored_key, None))
+        return None
 
-    def _lookup(self, key: Hashable, now: float) -> CachedResponse | Variants | None:
-        cached = self._memory.get(key, now, max_stale_s=float("inf"))
-        return None if cached is None else cached.value
+    def mark_unshareable(self, request: CacheRequest) -> None:
+        """Disable single flight for this request for a while: its response could not be shared."""
+        self._lock.run(partial(self._unshareable.put, request.base_key, None, self._clock()))
 
-    def _storage_key(self, request: CacheRequest, names: tuple[str, ...], now: float) -> Hashable:
-        """Return the key of a response that varies by these fields."""
-        if not names:
-            return request.base_key
-        variants = self._lookup(request.base_key, now)
-        # Another Vary list: a new serial makes all earlier variants unreachable; they age out as LRU.
-        if not isinstance(variants, Variants) or variants.names != names:
-            self._serial += 1
-            variants = Variants(names, self._serial)
-            self._memory.put(request.base_key, variants, now, _key_size(request))
-        return (variants.serial, request.vary_key(names))
+    def is_unshareable(self, request: CacheRequest) -> bool:
+        """Whether single flight is disabled for this request."""
+        if self._lock.is_held():  # this thread is changing the entries: do not wait for another call
+            return True
+        with self._lock:
+            return self._unshareable.get(request.base_key, self._clock(), UNSHARED_S) is not None
+
+    def _put(self, request: CacheRequest, headers: Pairs, requested_s: float, body: bytes) -> None:
+        if len(body) <= self.max_body_bytes:
+            self._lock.run(
+                partial(self._store, request, cached_response(request, headers, body, requested_s))
+            )
+
+    def _store(self, request: CacheRequest, response: CachedResponse) -> None:
+        """Store a complete response, if the stored one is not younger."""
+        stored = self._cache.entries.get(request.base_key)
+        if stored is None or stored.value.created_s <= response.created_s:
+            self._cache.put(request.base_key, response, response.requested_s)
 
 
-def _size_of(request: CacheRequest, answer: CachedResponse) -> int:
-    """Return the size of a response with its key."""
-    fields = sum(len(name) + len(value) for name, value in answer.answer.headers)
-    return _key_size(request) + fields + len(answer.answer.body)
+def invalidates(method: str, status: int) -> bool:
+    """Whether a response invalidates the stored response of its URL.
+
+    True after a successful unsafe method (RFC 9111 section 4.4), and for 404 and 410.
+    """
+    return status in GONE_STATUSES or (method not in SAFE and status < 400)
 
 
-def _key_size(request: CacheRequest) -> int:
-    """Return the maximum size of a key: the URL, and the fields that its responses may vary by."""
-    return len(request.url) + sum(len(name) + len(value) for name, value in request.headers)
+def mark_degraded(answer: HttpAnswer, fallback_kind: FallbackKind, cause: str) -> HttpAnswer:
+    """Mark a response as degraded with an RFC 9651 item: ``X-Degraded: static; cause=error``."""
+    return answer.with_header((DEGRADED, f"{fallback_kind}; cause={cause}"))
+
+
+def lifetime_s(headers: Pairs) -> int:
+    """Return the freshness lifetime in a shared cache, without heuristics (RFC 9111 section 4.2.1)."""
+    values = directives(headers)
+    for directive in ("s-maxage", "max-age"):
+        if directive in values:
+            return parse_seconds(values[directive]) or 0
+    expires, sent = date_field_s(headers, "expires"), date_field_s(headers, "date")
+    return 0 if expires is None or sent is None else max(0, int(expires - sent))
+
+
+def stale_allowance_s(headers: Pairs) -> int | None:
+    """Return the seconds past its lifetime for which a response may be used; None: not declared."""
+    values = directives(headers)
+    if values.keys() & FORBID_STALE:
+        return 0
+    if "stale-if-error" in values:
+        return parse_seconds(values["stale-if-error"]) or 0
+    return 0 if "s-maxage" in values else None
+
+
+def varies_by(headers: Pairs) -> tuple[str, ...] | None:
+    """Return the request fields that a response varies by; None: any (``*``)."""
+    names = {name.strip().lower() for name in (joined(headers, "vary") or "").split(",")} - {""}
+    return None if "*" in names else tuple(sorted(names))
+
+
+def storable(request: CacheRequest, status: int, headers: Pairs) -> bool:
+    """Whether a response may be stored once it is complete.
+
+    Args:
+        request: the request.
+        status: of the response; only 200 is stored, since a partial response must not replace a full one.
+        headers: of the response.
+    """
+    if status != 200 or not request.is_cacheable or directives(headers).keys() & FORBID_STORING:
+        return False
+    return varies_by(headers) is not None and all(is_sendable(name, value) for name, value in headers)
+
+
+def cached_response(request: CacheRequest, headers: Pairs, body: bytes, requested_s: float) -> CachedResponse:
+    """Build the stored form of a response.
+
+    Args:
+        request: the request.
+        headers: of the response.
+        body: complete, as received.
+        requested_s: monotonic seconds at which the request was sent.
+    """
+    named = {name.strip().lower() for name in (joined(headers, "connection") or "").split(",")}
+    fields = tuple(pair for pair in headers if pair[0].lower() not in UNSTORED_FIELDS | named)
+    if not members(fields, "content-length"):
+        fields = (*fields, ("content-length", str(len(body))))
+    return CachedResponse(
+        HttpAnswer(200, fields, body),
+        tuple((name, joined(request.headers, name)) for name in varies_by(headers) or ()),
+        requested_s,
+        age_s(headers),
+        lifetime_s(headers),
+        stale_allowance_s(headers),
+    )

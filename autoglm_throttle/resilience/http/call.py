@@ -1,26 +1,37 @@
-"""One guarded HTTP call without the waiting: shared by the sync and the async transport."""
+"""One guarded HTTP call of httpx, in steps for the synchronous and the asynchronous transport."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
 
+import httpx
+
+from autoglm_throttle.resilience.calls import CallResult, GuardedAttempt
+from autoglm_throttle.resilience.drive import Call, Steps
+from autoglm_throttle.resilience.fallback import UNSET
 from autoglm_throttle.resilience.http.body import BodyObserver
-from autoglm_throttle.resilience.http.caching_rules import CacheRequest, cached_response
-from autoglm_throttle.resilience.http.feature_executor import HttpCallResult
+from autoglm_throttle.resilience.http.cache import (
+    CachedResponse,
+    CacheKey,
+    CacheRequest,
+    ResponseCache,
+    cached_response,
+)
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
+from autoglm_throttle.resilience.http.httpx_bodies import (
+    buffered_body,
+    build_response,
+    check_response,
+    close_async,
+    pairs,
+    read_body,
+    read_body_async,
+)
 from autoglm_throttle.resilience.outcomes import status_outcome
-from autoglm_throttle.types import GuardPermit, Outcome, TooManyRequestsMode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import httpx
-
-    from autoglm_throttle.resilience.guard_state import GuardState
-    from autoglm_throttle.resilience.http.answer import Pairs
-    from autoglm_throttle.resilience.http.feature_cache import CacheKey
-    from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
+from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome, TooManyRequestsMode
 
 SWITCHING_PROTOCOLS: Final = 101
 """After status 101 the connection is no longer HTTP, so no body follows."""
@@ -28,9 +39,12 @@ SWITCHING_PROTOCOLS: Final = 101
 TOO_MANY_REQUESTS: Final = 429
 
 
-def pairs(headers: httpx.Headers) -> Pairs:
-    """Return header fields as text without loss of bytes."""
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.raw)
+class TransportRejected(GuardRejected, httpx.TransportError):
+    """The call was rejected and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
+
+    def __init__(self, rejection: GuardRejection, request: httpx.Request) -> None:
+        super().__init__(rejection)
+        self.request = request
 
 
 class HttpCall:
@@ -38,124 +52,175 @@ class HttpCall:
 
     Args:
         circuit: of the guard.
-        executor: of the fallbacks; None: there are none.
         request: to send.
-        key: the transport's function for the cache key.
+        send: sends it, in the way of the transport.
+        body: wraps the stream of a response; receives stream, observer, circuit and request.
     """
 
     __slots__ = (
-        "begun_s",
-        "body_observer",
+        "_begun_s",
+        "_body",
+        "_is_short",
+        "_observer",
+        "_responses",
+        "_send",
+        "args",
         "cache_request",
         "circuit",
-        "executor",
-        "is_short",
-        "outcome",
-        "permit",
+        "kwargs",
+        "replaces_values",
         "request",
     )
+
+    check = staticmethod(check_response)
 
     def __init__(
         self,
         circuit: GuardState,
-        executor: HttpFeatureExecutor | None,
         request: httpx.Request,
-        key: CacheKey | None,
+        send: Callable[[HttpCall], Any],
+        body: Callable[..., httpx.SyncByteStream | httpx.AsyncByteStream],
     ) -> None:
         self.circuit: GuardState = circuit
-        self.executor: HttpFeatureExecutor | None = executor
         self.request: httpx.Request = request
+        self.args: tuple[Any, ...] = (request,)
+        self.kwargs: Mapping[str, Any] = {}
+        self.replaces_values: bool = False
         self.cache_request: CacheRequest | None = None
-        self.permit: GuardPermit = GuardPermit(0)
-        self.begun_s: float = 0.0
-        self.outcome: Outcome = Outcome.NEUTRAL
-        """Outcome as known at the headers."""
-        self.body_observer: BodyObserver | None = None
+        self._responses: ResponseCache | None = None
+        self._send = Call(send, send, (self,))
+        self._body = body
+        self._begun_s = 0.0
+        self._observer: BodyObserver | None = None
         """Observer of a body that has not ended."""
-        self.is_short: bool = False
+        self._is_short = False
         """Whether the body may be cached and is known to be short enough."""
-        if executor is not None:
-            url = str(request.url).partition("#")[0]
-            self.cache_request = executor.cache_request(
-                request.method, url, pairs(request.headers), request, key
-            )
 
-    def start(self, permit: GuardPermit) -> None:
-        """Record that the call was admitted and starts now."""
-        self.permit = permit
-        self.begun_s = self.circuit.clock()
+    def use_cache(self, responses: ResponseCache, key: CacheKey | None) -> None:
+        """Cache and share the response; ``key``: the transport's function for the cache key."""
+        request, url = self.request, str(self.request.url).partition("#")[0]
+        self._responses = responses
+        self.cache_request = responses.request(request.method, url, pairs(request.headers), request, key)
 
-    def record_error(self, error: BaseException) -> None:
-        """Record that the call ended without a response."""
-        self.outcome = self.circuit.settle(self.permit, error, raised=True)
-
-    def record_response(self, response: httpx.Response) -> BodyObserver | None:
-        """Classify the response by its status; a success waits for the body.
-
-        Returns:
-            `body_observer`, which must be notified of the body; None: the outcome is final.
-        """
-        circuit, status = self.circuit, response.status_code
-        self.outcome = circuit.outcome_of(response, raised=False, default=status_outcome(status))
-        headers = pairs(response.headers)
-        cache_policy = None
-        if self.executor is not None:
-            cache_policy = self.executor.cache_policy(self.cache_request, status, headers, self.begun_s)
-        if self.outcome is Outcome.SUCCESS and status != SWITCHING_PROTOCOLS:
-            length = body_bytes(self.request.method, status, headers)
-            self.is_short = (
-                cache_policy is not None and length is not None and length <= cache_policy.max_body_bytes
-            )
-            self.body_observer = BodyObserver(circuit, self.permit, self.begun_s, length, cache_policy)
-            return self.body_observer
-        circuit.record(self.permit, self.outcome, f"HTTP {status}")
-        if status == TOO_MANY_REQUESTS and circuit.settings.on_429 is TooManyRequestsMode.OPEN:
-            wait_s = retry_after_s(headers, time.time())
-            circuit.open_for(circuit.settings.open_s if wait_s is None else wait_s)
-        return None
-
-    def build_result(
-        self, cache_request: CacheRequest, response: httpx.Response, body: bytes | None
-    ) -> HttpCallResult:
-        """Build the result for the callers that wait for this call.
-
-        Args:
-            cache_request: of this call.
-            response: to this call.
-            body: complete, as received; None: it must not be shared.
-        """
-        shared = (
-            None
-            if body is None
-            else cached_response(cache_request, pairs(response.headers), body, self.begun_s)
-        )
-        cache = None if self.executor is None else self.executor.cache
-        if shared is None and cache is not None and self.outcome is not Outcome.FAILURE:
-            cache.mark_unshareable(cache_request)
-        return HttpCallResult(cache_request, response, shared, outcome=self.outcome)
-
-    def build_error_result(
-        self, cache_request: CacheRequest, error: Exception, *, timed_out: bool
-    ) -> HttpCallResult:
-        """Build the result of a call that raised, at its headers or in its body.
-
-        Args:
-            cache_request: of this call.
-            error: the exception.
-            timed_out: whether a time limit ended; it is shared only if it was the guard's.
-        """
-        if self.body_observer is not None:
-            self.outcome = self.body_observer.outcome
-        caller_timed_out = timed_out and self._has_shorter_limit()
-        return HttpCallResult(
-            cache_request, None, None, error, self.outcome, caller_timed_out, error.__traceback__
-        )
+    @property
+    def flight_key(self) -> Hashable | None:
+        """Key of the calls that may share a response; None: the call is not shared."""
+        request = self.cache_request
+        if request is None or self._responses is None or not request.is_cacheable:
+            return None
+        return None if self._responses.is_unshareable(request) else request.base_key
 
     @property
     def max_wait_s(self) -> float | None:
         """Maximum wait for another caller's call: the limit of the own call; None: no limit."""
         limits = (self._limits().get("read"), self.circuit.timeout_s)
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def has_cached(self) -> bool:
+        """Whether a usable response is cached."""
+        return self._responses is not None and self._responses.find(self.cache_request) is not None
+
+    def cached(self, cause: str) -> object:
+        """Return the cached response, or `UNSET`."""
+        return UNSET if self._responses is None else self._responses.find_answer(self.cache_request, cause)
+
+    def rejected(self, rejection: GuardRejection) -> GuardRejected:
+        """Return the exception of a rejection."""
+        return TransportRejected(rejection, self.request)
+
+    def run_admitted(self) -> Steps[GuardedAttempt]:
+        """Make the call of a guard without fallbacks, unless its feature is shed."""
+        return self._run(Call(self.circuit.admit, self.circuit.admit_async))
+
+    def run(self) -> Steps[GuardedAttempt]:
+        """Make the call alone; its body is cached at its end."""
+        return self._run(Call(self.circuit.allow, self.circuit.allow_async))
+
+    def run_shared(self) -> Steps[CallResult]:
+        """Make the call for all callers that wait for it, and read a body that they can share."""
+        attempted = yield from self.run()
+        body: bytes | None = None
+        if self._is_short:
+            try:
+                body = yield Call(read_body, read_body_async, (attempted.value,))
+            except Exception as error:  # noqa: BLE001 - passed on to all waiters
+                outcome = attempted.outcome if self._observer is None else self._observer.outcome
+                attempted = GuardedAttempt(error=error, outcome=outcome)
+        return self._result(attempted, body)
+
+    def copy_of(self, value: object) -> object:
+        """Return a shared response for this caller; `UNSET`: it varies by a field of the request."""
+        request = self.cache_request
+        if not isinstance(value, CachedResponse) or request is None or not value.fits(request):
+            return UNSET
+        return build_response(value.with_age(self.circuit.clock()), self.request)
+
+    def closing(self, attempted: GuardedAttempt) -> Call | None:
+        """Return the step that closes a response which a fallback replaces."""
+        response = attempted.value
+        if not isinstance(response, httpx.Response):
+            return None
+        return Call(httpx.Response.close, close_async, (response,))
+
+    def _run(self, admission: Call) -> Steps[GuardedAttempt]:
+        permit: GuardPermit | GuardRejection = yield admission
+        if isinstance(permit, GuardRejection):
+            return GuardedAttempt(rejection=permit)
+        self._begun_s = self.circuit.clock()
+        try:
+            response: httpx.Response = yield self._send
+        except BaseException as error:
+            outcome = self.circuit.settle(permit, error, raised=True)
+            if isinstance(error, Exception):
+                return GuardedAttempt(error=error, outcome=outcome)
+            raise
+        return GuardedAttempt(response, outcome=self._record_response(permit, response))
+
+    def _record_response(self, permit: GuardPermit, response: httpx.Response) -> Outcome:
+        """Classify the response by its status; a success waits for the body."""
+        circuit, status = self.circuit, response.status_code
+        outcome = circuit.outcome_of(response, raised=False, default=status_outcome(status))
+        headers = pairs(response.headers)
+        responses = self._responses
+        policy = (
+            None
+            if responses is None
+            else responses.policy(self.cache_request, status, headers, self._begun_s)
+        )
+        if outcome is Outcome.SUCCESS and status != SWITCHING_PROTOCOLS:
+            length = body_bytes(self.request.method, status, headers)
+            self._is_short = policy is not None and length is not None and length <= policy.max_body_bytes
+            self._observer = BodyObserver(circuit, permit, self._begun_s, length, policy)
+            if response.is_closed:  # the body arrived with its headers, as from one without a network
+                self._observer.complete(buffered_body(response))
+            else:
+                response.stream = self._body(response.stream, self._observer, circuit, self.request)
+            return outcome
+        circuit.record(permit, outcome, f"HTTP {status}")
+        if status == TOO_MANY_REQUESTS and circuit.settings.on_429 is TooManyRequestsMode.OPEN:
+            wait_s = retry_after_s(headers, time.time())
+            circuit.open_for(circuit.settings.open_s if wait_s is None else wait_s)
+        return outcome
+
+    def _result(self, attempted: GuardedAttempt, body: bytes | None) -> CallResult:
+        """Build the result for the callers that wait for this call.
+
+        Args:
+            attempted: of this call.
+            body: complete, as received; None: it must not be shared.
+        """
+        request, error = self.cache_request, attempted.error
+        if error is not None:
+            caller_timed_out = isinstance(error, httpx.TimeoutException) and self._has_shorter_limit()
+            return CallResult(attempted, is_shareable=not caller_timed_out, trace=error.__traceback__)
+        if request is None or attempted.rejection is not None:
+            return CallResult(attempted)
+        if body is not None:
+            headers = pairs(attempted.value.headers)
+            return CallResult(attempted, cached_response(request, headers, body, self._begun_s))
+        if self._responses is not None and attempted.outcome is not Outcome.FAILURE:
+            self._responses.mark_unshareable(request)
+        return CallResult(attempted)
 
     def _has_shorter_limit(self) -> bool:
         guard_limit_s = self.circuit.timeout_s

@@ -1,4 +1,7 @@
-"""Parsers of HTTP header fields. No parser raises: an invalid value counts as absent."""
+"""Parsers of HTTP header fields, and the fields that may identify a user.
+
+No parser raises: an invalid value counts as absent.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import Final
+
+from autoglm_throttle.resilience.http.answer import Pairs
 
 MAX_SECONDS = 2**31
 """Cap for numbers of seconds (RFC 9111 section 1.2.2)."""
@@ -128,3 +134,53 @@ def body_bytes(method: str, status: int, fields: Iterable[tuple[str, str]]) -> i
         return None
     values = members(pairs, "content-length")
     return parse_digits(values[0]) if values else None
+
+
+NON_IDENTIFYING: Final = re.compile(
+    r"""
+    # Encoding and form of the response; the wanted part of it, or a condition (only complete responses with
+    # status 200 are stored, and they satisfy all of these).
+    accept(-(charset|datetime|encoding|language))?
+    | range | if-(match|modified-since|none-match|range|unmodified-since)
+    # The message and the connection, hop by hop.
+    | cache-control | cdn-loop | connection | content-(encoding|language|length|type) | date | expect | host
+    | http2-settings | keep-alive | max-forwards | pragma | priority | proxy-connection | te | trailer
+    | transfer-encoding | upgrade | via
+    # The client program and the calling page; scripts cannot set fields that begin with sec-.
+    | device-memory | dnt | downlink | dpr | ect | origin | purpose | referer | rtt | save-data | sec-gpc
+    | sec-purpose | sec-(ch|fetch)-.* | upgrade-insecure-requests | user-agent | viewport-width | width
+    # The address of the client: a dependency with responses per address needs a key.
+    | cf-(connecting-ip|ipcountry|visitor) | true-client-ip | x-(client|cluster-client|real)-ip
+    | x-envoy-(external-address|internal) | x-(original-)?forwarded-for
+    # Traces, and the path of the request through proxies.
+    | b3 | cf-ray | request-id | sentry-trace | traceparent | tracestate | uber-trace-id | x-amzn-trace-id
+    | x-b3-(flags|parentspanid|sampled|spanid|traceid) | x-(cloud-trace-context|correlation-id|trace-id)
+    | x-envoy-(attempt-count|expected-rq-timeout-ms) | x-forwarded-server | x-request-(id|start)
+    """,
+    re.VERBOSE,
+)
+"""Names, in lower case, of fields that do not identify a user.
+
+A user can be identified by a field of any name: ``Authorization``, ``Cookie``, ``X-Api-Key`` or a custom one.
+So every field that is not listed makes a request private. Not listed, though similar: ``Forwarded`` and
+``X-Forwarded-*`` in general, since some name a user (``X-Forwarded-User``) or a certificate
+(``X-Forwarded-Client-Cert``), and ``baggage``, which may carry anything.
+"""
+
+ADDRESSING: Final = re.compile(r"x-forwarded-(host|port|prefix|proto|scheme|ssl)|x-scheme")
+"""Fields that are a part of the address, like the URL, since apps build links from them.
+
+Without them in the key, one request with a forged host could poison the links of all others.
+"""
+
+
+def is_private(headers: Pairs) -> bool:
+    """Whether a field of the request, of a name in any case, may identify the user."""
+    names = (name.lower() for name, _ in headers)
+    return not all(NON_IDENTIFYING.fullmatch(name) or ADDRESSING.fullmatch(name) for name in names)
+
+
+def addressing_fields(headers: Pairs) -> Pairs:
+    """Return the addressing fields of a request, with names in any case, sorted."""
+    fields = ((name.lower(), value) for name, value in headers)
+    return tuple(sorted(pair for pair in fields if ADDRESSING.fullmatch(pair[0])))

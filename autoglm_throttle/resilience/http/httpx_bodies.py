@@ -9,12 +9,13 @@ import httpx
 
 from autoglm_throttle.resilience.calls import await_within
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.http.caching_rules import DEGRADED, mark_degraded
-from autoglm_throttle.resilience.http.call import HttpCall, pairs
+from autoglm_throttle.resilience.http.cache import DEGRADED, mark_degraded
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.fallback import FallbackAnswer
+    from autoglm_throttle.resilience.http.answer import Pairs
     from autoglm_throttle.resilience.http.body import BodyObserver
+    from autoglm_throttle.resilience.state import GuardState
     from autoglm_throttle.types import FallbackKind
 
 T = TypeVar("T")
@@ -23,10 +24,15 @@ _ENCODING_FIELDS = frozenset({"content-encoding", "content-length", "transfer-en
 """Fields that are wrong once the body is decoded."""
 
 
+def pairs(headers: httpx.Headers) -> Pairs:
+    """Return header fields as text without loss of bytes."""
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.raw)
+
+
 class GuardedBody(httpx.SyncByteStream):
     """A response body that settles its call at the end; read once."""
 
-    def __init__(self, inner: httpx.SyncByteStream, observer: BodyObserver) -> None:
+    def __init__(self, inner: httpx.SyncByteStream, observer: BodyObserver, *_: object) -> None:
         self._inner = inner
         self._parts: Iterator[bytes] = iter(())
         self._observer = observer
@@ -58,26 +64,32 @@ class GuardedBody(httpx.SyncByteStream):
 class AsyncGuardedBody(httpx.AsyncByteStream):
     """An asynchronous response body that settles its call at the end, with a time limit between two parts."""
 
-    def __init__(self, inner: httpx.AsyncByteStream, observer: BodyObserver, call: HttpCall) -> None:
+    def __init__(
+        self,
+        inner: httpx.AsyncByteStream,
+        observer: BodyObserver,
+        circuit: GuardState,
+        request: httpx.Request,
+    ) -> None:
         self._inner = inner
         self._next: Callable[[], Awaitable[bytes]]
         self._observer = observer
-        self._call = call
+        self._circuit = circuit
+        self._request = request
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         self._next = self._inner.__aiter__().__anext__
         return self
 
     async def __anext__(self) -> bytes:
-        observer, call = self._observer, self._call
-        limit_s = call.circuit.stream_idle_s
+        observer, limit_s = self._observer, self._circuit.stream_idle_s
         observer.reading()
         try:
             if limit_s is None:
                 part = await self._next()
             else:
-                text = f"{call.circuit.name} has sent nothing"
-                part = await await_in_time(limit_s, self._next, text, call.request)
+                text = f"{self._circuit.name} has sent nothing"
+                part = await await_in_time(limit_s, self._next, text, self._request)
         except StopAsyncIteration:
             observer.finished()
             raise
@@ -113,12 +125,8 @@ async def await_in_time(
         raise httpx.ReadTimeout(str(error), request=request) from error
 
 
-def record_read_body(response: httpx.Response, observer: BodyObserver) -> None:
-    """Record a body that arrived with its headers, as from a transport without a network."""
-    observer.complete(_buffered_body(response))
-
-
-def _buffered_body(response: httpx.Response) -> bytes | None:
+def buffered_body(response: httpx.Response) -> bytes | None:
+    """Return a body that has arrived; None: it was consumed or decoded already."""
     stream = response.stream
     return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
 
@@ -131,7 +139,7 @@ def read_body(response: httpx.Response) -> bytes | None:
             response.stream = httpx.ByteStream(b"".join(stream))
         finally:
             stream.close()
-    return _buffered_body(response)
+    return buffered_body(response)
 
 
 async def read_body_async(response: httpx.Response) -> bytes | None:
@@ -142,10 +150,10 @@ async def read_body_async(response: httpx.Response) -> bytes | None:
             response.stream = httpx.ByteStream(b"".join([part async for part in stream]))
         finally:
             await stream.aclose()
-    return _buffered_body(response)
+    return buffered_body(response)
 
 
-async def close_response(response: httpx.Response) -> None:
+async def close_async(response: httpx.Response) -> None:
     """Close a response even during cancellation: its connection returns to the pool."""
     import anyio
 
@@ -170,25 +178,24 @@ def check_response(value: object, fallback_kind: FallbackKind) -> None:
         )
 
 
-def fallback_response(answer: FallbackAnswer, cause: str, request: httpx.Request) -> httpx.Response:
+def fallback_response(answer: FallbackAnswer, request: httpx.Request) -> httpx.Response:
     """Build the response of a fallback's answer.
 
     Args:
         answer: with a value accepted by `check_response`; the body of a response may still be unread.
-        cause: of the fallback.
         request: of the call.
     """
     value = answer.value
     if isinstance(value, httpx.Response):
         if not value.is_closed:
             # An unread stream is passed through: reading it here would buffer it.
-            value.headers[DEGRADED] = f"{answer.kind}; cause={cause}"
+            value.headers[DEGRADED] = f"{answer.kind}; cause={answer.cause}"
             return value
         # `content` is decoded, so the encoding fields of the response no longer apply.
         fields = [pair for pair in pairs(value.headers) if pair[0].lower() not in _ENCODING_FIELDS]
         length = ("content-length", str(len(value.content)))
         value = HttpAnswer(value.status_code, [*fields, length], value.content)
-    return build_response(mark_degraded(value, answer.kind, cause), request)
+    return build_response(mark_degraded(value, answer.kind, answer.cause), request)
 
 
 def build_response(answer: HttpAnswer, request: httpx.Request) -> httpx.Response:
@@ -201,7 +208,7 @@ def build_response(answer: HttpAnswer, request: httpx.Request) -> httpx.Response
     )
 
 
-class BodySteps:
+class StepLimits:
     """Time limits of the steps of a synchronous call, since a blocked thread cannot be interrupted.
 
     They are set in the request that is sent, beside the caller's own; the shorter one counts.

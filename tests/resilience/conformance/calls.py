@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, GuardRejected

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.guard_state import GuardState
 from autoglm_throttle.resilience.half_open import ProbeLease
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejection

@@ -8,16 +8,13 @@ from typing import Any
 import anyio
 import httpx
 
-from autoglm_throttle.resilience.degradation_controller import DegradationController
-from autoglm_throttle.resilience.feature import Fallback, Feature
+from autoglm_throttle.resilience.degradation import DegradationController
+from autoglm_throttle.resilience.fallback import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.guard_state import GuardState
-from autoglm_throttle.resilience.http.cache import HttpCache
-from autoglm_throttle.resilience.http.feature_executor import HttpFeatureExecutor
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
-from autoglm_throttle.resilience.stale_cache import StaleCache
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import BreakerView, Criticality, FallbackKind, GuardPermit, Outcome
@@ -56,9 +53,10 @@ class Guarded:
         self._fallback = fallback
         self._criticality = criticality
         self._classifier = classifier
-        self._body_bytes = body_bytes
-        ladder = DegradationSettings(samples=1)
-        self.degradation = DegradationController(ladder, lambda: self.load, 1.0, self.clock, lambda *_: None)
+        self._settings = DegradationSettings(samples=1, cache_entries=8, cache_body_bytes=body_bytes)
+        self.degradation = DegradationController(
+            self._settings, lambda: self.load, 1.0, self.clock, lambda *_: None
+        )
 
     def guard(self, name: str) -> Guard:
         if name not in self.circuits:
@@ -70,19 +68,7 @@ class Guarded:
         if self._fallback is None and self._criticality is Criticality.CORE:
             return circuit
         feature = Feature(name, criticality=self._criticality, fallback=self._fallback)
-        served = FeatureExecutor(
-            circuit, feature, self.degradation, cache=StaleCache(8), on_degraded=self.count
-        )
-        served.http = HttpFeatureExecutor(
-            circuit,
-            feature,
-            self.degradation,
-            cache=HttpCache(8, self._body_bytes),
-            on_degraded=self.count,
-            fallback_timeout_s=1.0,
-            max_stale_s=60.0,
-        )
-        circuit.executor = served
+        circuit.executor = FeatureExecutor(circuit, feature, self.degradation, self.count, self._settings)
         return circuit
 
     def count(self, name: str, fallback_kind: FallbackKind, cause: str) -> None:

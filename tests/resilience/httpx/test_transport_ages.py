@@ -8,7 +8,7 @@ import httpx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.fallback import Fallback
 from tests.resilience.httpx.guarded_calls import Guarded, Parts, call
 
 steps = st.tuples(

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport
 from autoglm_throttle.types import FallbackContext

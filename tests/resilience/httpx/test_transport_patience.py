@@ -9,11 +9,12 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.calls import GuardedAttempt
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
-from autoglm_throttle.resilience.http.caching_rules import CacheRequest
+from autoglm_throttle.resilience.http.cache import UNSHARED_S, CacheRequest
 from autoglm_throttle.resilience.http.call import HttpCall
-from autoglm_throttle.resilience.http.feature_cache import UNSHARED_S
+from autoglm_throttle.resilience.http.httpx_bodies import GuardedBody
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Outcome
@@ -31,7 +32,10 @@ def made_call(guarded: Guarded, request: httpx.Request) -> HttpCall:
     circuit = guarded.guard("dep").circuit
     executor = circuit.executor
     assert isinstance(executor, FeatureExecutor)
-    return HttpCall(circuit, executor.http, request, None)
+    assert executor.responses is not None
+    made = HttpCall(circuit, request, lambda _: None, GuardedBody)
+    made.use_cache(executor.responses, None)
+    return made
 
 
 class Dependency:
@@ -142,8 +146,8 @@ def test_timeout_belongs_to_the_caller_that_set_it(
     guarded = Guarded(BreakerSettings(timeout_s=guard_s), ALWAYS)
     made = made_call(guarded, httpx.Request("GET", URL, extensions={"timeout": own}))
     assert made.cache_request is not None
-    call_result = made.build_error_result(made.cache_request, httpx.ReadTimeout("late"), timed_out=late)
-    assert call_result.caller_timed_out is (hurried and late)
+    error = httpx.ReadTimeout("late") if late else httpx.ReadError("broken")
+    assert made._result(GuardedAttempt(error=error), None).is_shareable is not (hurried and late)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +187,12 @@ def test_private_response_stops_sharing_for_a_while(
     call(face, guarded, lambda _: answer())
     circuit = guarded.guard("dep").circuit
     assert isinstance(circuit.executor, FeatureExecutor)
-    served = circuit.executor.http
-    assert served is not None
+    responses = circuit.executor.responses
+    assert responses is not None
     mine, other = CacheRequest("GET", URL, ()), CacheRequest("GET", URL + "?q=2", ())
-    assert served.may_share(mine) is waits
-    assert served.may_share(other)
+    assert responses.is_unshareable(mine) is not waits
+    assert not responses.is_unshareable(other)
     guarded.clock.advance(UNSHARED_S)
-    assert served.may_share(mine) is waits
+    assert responses.is_unshareable(mine) is not waits
     guarded.clock.advance(0.25)
-    assert served.may_share(mine)
+    assert not responses.is_unshareable(mine)

@@ -10,7 +10,7 @@ import anyio
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.feature import Fallback
+from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected
@@ -107,9 +107,9 @@ def waiting(guarded: Guarded) -> int:
     """How many threads wait for the call of another."""
     circuit = guarded.circuits.get("dep")
     served = None if circuit is None else circuit.executor
-    if not isinstance(served, FeatureExecutor) or served.http is None:
+    if not isinstance(served, FeatureExecutor):
         return 0
-    return served.http.single_flight.waiting
+    return served.single_flight.waiting
 
 
 def gathered(

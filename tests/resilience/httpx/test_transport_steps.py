@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.http.httpx_bodies import BodySteps
+from autoglm_throttle.resilience.http.httpx_bodies import StepLimits
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call
 
@@ -38,7 +38,7 @@ def test_the_shorter_limit_counts(
     read_s: float | None,
 ) -> None:
     request = httpx.Request("GET", URL, extensions={"timeout": dict.fromkeys(STEPS, own)})
-    steps = BodySteps(request, timeout_s, idle_s)
+    steps = StepLimits(request, timeout_s, idle_s)
     assert limits(steps.request) == until_headers
     steps.start_body()
     assert limits(steps.request) == [until_headers[0], read_s, *until_headers[2:]]
@@ -46,7 +46,7 @@ def test_the_shorter_limit_counts(
 
 
 def test_a_request_without_limits_of_its_own_has_the_guards() -> None:
-    assert limits(BodySteps(httpx.Request("GET", URL), 2.0, None).request) == [2.0] * 4
+    assert limits(StepLimits(httpx.Request("GET", URL), 2.0, None).request) == [2.0] * 4
 
 
 def test_the_body_has_its_own_limit_from_the_headers_on() -> None:

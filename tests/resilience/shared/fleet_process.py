@@ -15,7 +15,7 @@ import threading
 import time
 
 from autoglm_throttle._runtime.wakeup import new_wakeup
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.resilience.guard_state import GuardState
+from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.store.breakers import sync
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore

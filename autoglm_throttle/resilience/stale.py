@@ -1,23 +1,102 @@
-"""Stale cache of one feature: keys, maximum age and copies."""
+"""Bounded cache of earlier results, used as fallbacks, and the cached results of functions."""
 
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.resilience.feature import UNSET, Fallback
+from autoglm_throttle.resilience.fallback import UNSET, Fallback
 
 if TYPE_CHECKING:
     from autoglm_throttle.events import RateLimitedLogger
-    from autoglm_throttle.resilience.stale_cache import CacheEntry, StaleCache
     from autoglm_throttle.types import Clock
 
+T = TypeVar("T")
 
-class FeatureStaleCache:
-    """Stores results and returns them up to their maximum age.
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry(Generic[T]):
+    """One cached value."""
+
+    value: T
+    stored_s: float
+    """Monotonic seconds of storage; a read does not change it."""
+
+    def age_s(self, now: float) -> float:
+        """Return the seconds since storage, at least 0."""
+        return max(0.0, now - self.stored_s)
+
+
+class StaleCache(Generic[T]):
+    """LRU cache with a maximum number of entries.
+
+    Values are stored as they are: copying is up to the caller. It has no lock: threads need their own.
+
+    Args:
+        entries: maximum number of entries; each holds its key and its value.
+
+    Raises:
+        ValueError: ``entries`` is below 1.
+    """
+
+    __slots__ = ("_max_entries", "_now_s", "entries")
+
+    def __init__(self, entries: int) -> None:
+        if entries < 1:
+            raise ValueError(f"entries must be at least 1, is {entries!r}")
+        self._max_entries = entries
+        self.entries: OrderedDict[Hashable, CacheEntry[T]] = OrderedDict()
+        """Entries by key, the least recently used first."""
+        self._now_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        oldest_s = max((entry.age_s(self._now_s) for entry in self.entries.values()), default=None)
+        oldest = "" if oldest_s is None else f", oldest {oldest_s:.0f} s"
+        return f"<StaleCache {len(self)}/{self._max_entries}{oldest}>"
+
+    def get(self, key: Hashable, now: float, max_stale_s: float) -> CacheEntry[T] | None:
+        """Return the entry of a key if it is not too old; an expired entry is removed.
+
+        Args:
+            key: of the entry.
+            now: monotonic seconds.
+            max_stale_s: maximum age in seconds.
+        """
+        self._now_s = now
+        entry = self.entries.get(key)
+        if entry is None:
+            return None
+        if entry.age_s(now) > max_stale_s:
+            del self.entries[key]
+            return None
+        self.entries.move_to_end(key)
+        return entry
+
+    def put(self, key: Hashable, value: T, now: float) -> None:
+        """Store a value; it replaces the entry of the same key.
+
+        Args:
+            key: of the entry.
+            value: to store.
+            now: monotonic seconds.
+        """
+        self._now_s = now
+        self.entries[key] = CacheEntry(value, now)
+        self.entries.move_to_end(key)
+        if len(self.entries) > self._max_entries:
+            self.entries.popitem(last=False)
+
+
+class ResultCache:
+    """Cached results of one feature's functions, up to their maximum age.
 
     Stored and returned values are deep copies, so no caller can change the value of another. With
     ``shared_value`` no copies are made. A result that cannot be copied and a call without a key are not
@@ -25,31 +104,23 @@ class FeatureStaleCache:
 
     Args:
         fallback: declares whether and how results are cached.
-        cache: of this feature only.
+        entries: maximum number of results.
         max_stale_s: maximum age in seconds, unless the fallback sets it.
         clock: monotonic seconds.
         log: logs results that cannot be cached.
     """
 
-    __slots__ = (
-        "_cache",
-        "_clock",
-        "_key",
-        "_lock",
-        "_log",
-        "_max_stale_s",
-        "_shares_values",
-    )
+    __slots__ = ("_cache", "_clock", "_key", "_lock", "_log", "_max_stale_s", "_shares_values")
 
     def __init__(
         self,
         fallback: Fallback,
-        cache: StaleCache[object],
+        entries: int,
         max_stale_s: float,
         clock: Clock,
         log: RateLimitedLogger,
     ) -> None:
-        self._cache = cache
+        self._cache: StaleCache[object] = StaleCache(entries)
         self._key = fallback.key
         self._shares_values = fallback.shared_value
         self._max_stale_s = max_stale_s if fallback.max_stale_s is None else fallback.max_stale_s

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker, FastPath
-from autoglm_throttle.resilience.executor import Executor
+from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
+from autoglm_throttle.resilience.fallback import Feature
 from autoglm_throttle.resilience.half_open import ProbeLease
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier, apply_slow_limit, failure_text
 from autoglm_throttle.resilience.thread_safe_breaker import (
@@ -40,6 +41,34 @@ TransitionsObserver = Callable[[Sequence[BreakerTransition]], None]
 _SUCCESS: Final = Outcome.SUCCESS
 
 _CLASSIFY_FAILED: Final = "classify failed; the call counts as neutral"
+
+
+class Executor(Protocol):
+    """Layer before a breaker that sheds the calls of one feature, or answers them by a fallback."""
+
+    feature: Feature
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Answer one call of a plain function."""
+        ...
+
+    async def call_async(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:  # noqa: ANN401
+        """Answer one call of a coroutine function."""
+        ...
+
+    def check_function(self, *, asynchronous: bool) -> None:
+        """Raise TypeError if functions of this kind cannot use the fallback."""
+        ...
+
+    def would_shed(self) -> GuardRejection | None:
+        """Return the rejection of a call that would be shed now, or None. Has no effects."""
+        ...
+
+    def reject_if_shed(self) -> GuardRejection | None:
+        """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
+        ...
 
 
 class GuardState:
@@ -144,10 +173,9 @@ class GuardState:
     # Calls
 
     def block(self) -> None:
-        """Reject a call without the lock while the breaker is known to be open.
+        """Raise GuardRejected, without the lock, while the breaker is known to be open.
 
-        Raises:
-            OpenGuardRejected: it is open. Otherwise the caller must request a permit.
+        Otherwise the caller must request a permit.
         """
         period = self.breaker.open_period
         fast = self.fast
@@ -180,29 +208,34 @@ class GuardState:
         fleet = self.breaker.fleet
         if fleet is None:
             return self.breaker.allow(lease_required=False)
-        store = fleet.store
-        if fleet.is_cold:
-            fleet.subscribe(self.adopt)
-            self._sync(fleet, store.read_state(self.name))
-        answer = self.breaker.allow(lease_required=store.is_up)
-        if isinstance(answer, GuardRejection) and answer.lease_wanted:
-            return self._apply_lease_reply(fleet, store.acquire(self.name, fleet.probe_request))
-        return answer
+        return drive_sync(self._allow_by_fleet(fleet))
 
     async def allow_async(self) -> GuardPermit | GuardRejection:
         """Request one call as `allow` does, without blocking the event loop."""
         fleet = self.breaker.fleet
         if fleet is None:
             return self.breaker.allow(lease_required=False)
+        return await drive_async(self._allow_by_fleet(fleet))
+
+    def _allow_by_fleet(self, fleet: FleetLink) -> Steps[GuardPermit | GuardRejection]:
         store = fleet.store
         if fleet.is_cold:
             fleet.subscribe(self.adopt)
-            self._sync(fleet, await store.read_state_async(self.name))
+            remote = yield Call(store.read_state, store.read_state_async, (self.name,))
+            if remote is not None:
+                self.adopt(remote)
+            fleet.is_cold = False
+            self._update_fast_path()
         answer = self.breaker.allow(lease_required=store.is_up)
-        if isinstance(answer, GuardRejection) and answer.lease_wanted:
-            reply = await store.acquire_async(self.name, fleet.probe_request)
-            return self._apply_lease_reply(fleet, reply)
-        return answer
+        if not (isinstance(answer, GuardRejection) and answer.lease_wanted):
+            return answer
+        # The lease, the state that prevents it, or None if the store is unavailable.
+        reply = yield Call(store.acquire, store.acquire_async, (self.name, fleet.probe_request))
+        if isinstance(reply, ProbeLease):
+            return self.breaker.grant_probe(reply, fleet)
+        if reply is not None:
+            self.adopt(reply)
+        return self.breaker.allow(lease_required=store.is_up)
 
     def record(self, permit: GuardPermit, outcome: Outcome, error: BaseException | str | None = None) -> None:
         """Record the outcome of a call. Never waits and never raises.
@@ -323,29 +356,6 @@ class GuardState:
         fast.is_synced = fleet is None or not fleet.is_cold
         fast.is_direct = self._executor is None and fast.is_synced
 
-    # The fleet
-
-    def _sync(self, fleet: FleetLink, remote: RemoteBreakerState | None) -> None:
-        if remote is not None:
-            self.adopt(remote)
-        fleet.is_cold = False
-        self._update_fast_path()
-
     def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""
         self.breaker.adopt(remote)
-
-    def _apply_lease_reply(
-        self, fleet: FleetLink, reply: ProbeLease | RemoteBreakerState | None
-    ) -> GuardPermit | GuardRejection:
-        """Apply the store's reply to the request of a probe lease.
-
-        Args:
-            fleet: link to the store.
-            reply: the lease, the state that prevents it, or None if the store is unavailable.
-        """
-        if isinstance(reply, ProbeLease):
-            return self.breaker.grant_probe(reply, fleet)
-        if reply is not None:
-            self.adopt(reply)
-        return self.breaker.allow(lease_required=fleet.store.is_up)
