@@ -1,12 +1,14 @@
 """Records the traffic of a service, without its secrets, and reads recordings."""
 
 from autoglm_throttle.settings.groups.observe import RecorderSettings
-from autoglm_throttle.traffic.record.info import Info, info
 from autoglm_throttle.traffic.record.middleware import RecorderMiddleware
-from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
+from autoglm_throttle.traffic.record.recorded_request import (
+    RecordedRequest,
+    RecordingHeader,
+    RecordingTrailer,
+)
 from autoglm_throttle.traffic.record.recorder import Recorder, RecorderCounts
-from autoglm_throttle.traffic.record.recording_check import CheckResult, check
-from autoglm_throttle.traffic.record.recording_header import RecordingHeader, RecordingTrailer
+from autoglm_throttle.traffic.record.recording_check import CheckResult, Info, check, info
 from autoglm_throttle.traffic.record.recording_reader import (
     RecordingProblems,
     RecordingReader,

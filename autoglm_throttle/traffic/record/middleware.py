@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any, Final
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -13,10 +23,10 @@ from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.decision import decision_of
-from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES, BodyFields
+from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES, BodyFields, DecisionFields
 from autoglm_throttle.traffic.record.recorder import Recorder
 from autoglm_throttle.traffic.record.writer import Writer
+from autoglm_throttle.types import decision_label
 
 Message = dict[str, Any]
 Scope = MutableMapping[str, Any]
@@ -65,31 +75,27 @@ class RecorderMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
-        recorder = self.recorder
         kind = scope["type"]
-        if recorder is None or kind != "http":
-            if kind == "lifespan":
-                await self._lifespan(scope, receive, send)
-            elif self._fault is not None:
-                raise self._fault
-            else:
-                await self.app(scope, receive, send)
+        if kind == "lifespan":
+            await self._lifespan(scope, receive, send)
             return
-        writer = recorder.writer()
-        if writer is None:
+        writer = None if self.recorder is None or kind != "http" else self.recorder.writer()
+        if self.recorder is None or writer is None:
+            if self._fault is not None:
+                raise self._fault
             await self.app(scope, receive, send)
             return
-        watch = _RecordedExchange(scope, receive, send, recorder, writer)
+        exchange = _RecordedExchange(scope, receive, send, self.recorder, writer)
         try:
-            await self.app(scope, watch.receive, watch.send)
+            await self.app(scope, exchange.receive, exchange.send)
         except Exception:
-            watch.failed()
+            exchange.failed()
             raise
         finally:
-            if not watch.done:
-                watch.finish()
-            if watch.fault is not None:
-                self._log_fault(watch.fault)
+            if not exchange.done:
+                exchange.finish()
+            if exchange.fault is not None:
+                self._log_fault(exchange.fault)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._fault is not None:
@@ -128,23 +134,27 @@ class RecorderMiddleware:
             LOGGER.error("a request could not be recorded: %s; it was served", type(fault).__name__)
 
 
-class _RequestHead:
+class _RequestHead(NamedTuple):
     """Arrival and first line of a request, which routers and middleware may change on the way in."""
 
-    __slots__ = ("began_s", "headers", "method", "path", "serial")
+    began_s: float
+    serial: int
+    method: Any
+    headers: Any
+    path: tuple[Any, Any, Any, Any]
 
-    def __init__(self, scope: Scope, began_s: float, serial: int) -> None:
-        self.began_s: float = began_s
-        self.serial: int = serial
-        self.method: Any = scope.get("method")
+    @classmethod
+    def of(cls, scope: Scope, began_s: float, serial: int) -> _RequestHead:
+        """Copy what the scope says now."""
         headers = scope.get("headers")
-        self.headers: Any = tuple(headers) if isinstance(headers, list) else headers
-        self.path: tuple[Any, Any, Any, Any] = (
+        path = (
             scope.get("path", ""),
             scope.get("raw_path") or b"",
             scope.get("query_string") or b"",
             scope.get("root_path", ""),
         )
+        kept = tuple(headers) if isinstance(headers, list) else headers
+        return cls(began_s, serial, scope.get("method"), kept, path)
 
 
 class _RequestBody:
@@ -196,32 +206,22 @@ class _RequestBody:
                 self._parts = None
 
 
+@dataclass(slots=True)
 class _ResponseHead:
     """Status, header fields and first byte of a response."""
 
-    __slots__ = ("fields", "first_s", "status")
-
-    def __init__(self) -> None:
-        self.status: int = 0
-        """0: it has not started."""
-        self.fields: Any = ()
-        self.first_s: float | None = None
+    status: int = 0
+    """0: it has not started."""
+    fields: Any = ()
+    first_s: float | None = None
 
 
 class _RecordedExchange:
     """Wraps ``receive`` and ``send`` of one request and records both."""
 
     __slots__ = (
-        "_body",
-        "_receive",
-        "_recorder",
-        "_request",
-        "_response",
-        "_scope",
-        "_send",
-        "_writer",
-        "done",
-        "fault",
+        *("_body", "_receive", "_recorder", "_request", "_response", "_scope", "_send", "_writer"),
+        *("done", "fault"),
     )
 
     def __init__(
@@ -232,7 +232,7 @@ class _RecordedExchange:
         self._send = send
         self._recorder = recorder
         self._writer = writer
-        self._request = _RequestHead(scope, recorder.clock(), recorder.serial())
+        self._request = _RequestHead.of(scope, recorder.clock(), recorder.serial())
         self._body = _RequestBody(recorder.body)
         self._response = _ResponseHead()
         self.done: bool = False
@@ -303,6 +303,27 @@ class _RecordedExchange:
                 (status, (now - began_s) * 1e3, (first_s - began_s) * 1e3 if status else None),
             )
         )
+
+
+def decision_of(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> DecisionFields:
+    """Return user, priority, decision and reason; of several throttles, one that rejected takes precedence.
+
+    Args:
+        scope: scope of the request, after it was served.
+        status: status of its response.
+        fields: header fields of its response.
+    """
+    marker = scope.get(MARKER)
+    if not isinstance(marker, dict) or not marker:
+        return ("", "", "", "")
+    verdicts = [verdict for verdict in marker.values() if verdict is not None]
+    degraded = status < 300 and any(name.lower() == b"x-degraded" for name, _ in fields)
+    if not verdicts:
+        return ("", "", "degraded" if degraded else "exempt", "ok")
+    verdict = next((one for one in verdicts if not one.admitted), verdicts[0])
+    reason = verdict.decision.reason
+    decision: str = "degraded" if degraded else decision_label(reason)
+    return (verdict.demand.user, verdict.demand.priority.label, decision, reason.value)
 
 
 def _throttles(app: object) -> Iterator[object]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import re
+import secrets
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -18,17 +20,19 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.settings.groups.observe import RecordBody, RecorderSettings
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record.clients import RecordedClients
-from autoglm_throttle.traffic.record.decision import identity_header
+from autoglm_throttle.traffic.record.recorded_request import RecordingHeader
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
-from autoglm_throttle.traffic.record.recording_header import RecordingHeader
 from autoglm_throttle.traffic.record.redaction import Redaction
 from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
 from autoglm_throttle.types import Clock
+from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 from autoglm_throttle.version import __version__
 
 POLL_INTERVAL_S: Final = 0.01
 """Poll interval of the event loop while the last requests are written."""
+
+
+_CLIENT = re.compile(r"[0-9a-f]{16}")
 
 
 class RecorderCounts(NamedTuple):
@@ -40,6 +44,43 @@ class RecorderCounts(NamedTuple):
     """Missing because the writer could not keep up, or could not write."""
     ended: str
     """Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while it is active."""
+
+
+class RecordedClients:
+    """Hashes the identity of each client, and decides which ones are recorded.
+
+    ``header`` is a field whose value already identifies the client; without a key the key is random.
+    """
+
+    def __init__(self, callers: CallerSettings, header: str | None, sample: float) -> None:
+        secret = callers.key_secret
+        self.key_kind: str = "random" if secret is None else "secret"
+        self._sample = sample
+        self._header = b"" if header is None else header.strip().lower().encode()
+        key = secrets.token_bytes(32) if secret is None else secret.get_secret_value().encode()
+        self._hasher = CallerHasher(key)
+        self._peers = ProxyChain((), callers.ipv6_prefix)
+
+    def identify(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
+        """Return the 16 hex digits that identify the client.
+
+        Args:
+            stated: user as named by the throttle; empty without one.
+            peer: address and port, as ASGI has them.
+            headers: header fields of the request.
+        """
+        if self._header:
+            for name, value in headers:
+                if name == self._header:
+                    text = value.decode("latin-1")
+                    return text if _CLIENT.fullmatch(text) else self._hasher.hash("client", text)
+        if stated:
+            return self._hasher.text(stated)
+        return self._hasher.hash("address", self._peers.group(str(peer[0]) if peer else ""))
+
+    def has(self, client: str) -> bool:
+        """Return whether a client belongs to the sample."""
+        return self._sample >= 1.0 or int(client[:8], 16) / 2**32 < self._sample
 
 
 class RecordingSession:
@@ -213,7 +254,7 @@ class Recorder:
         for throttle in throttles:
             if throttle not in self._known_throttles:
                 self._known_throttles.add(throttle)
-                self.redaction.disallow(identity_header(throttle))
+                self.redaction.disallow(_identity_header(throttle))
 
     def _open_once(self) -> Writer | None:
         session = self.session
@@ -254,3 +295,10 @@ def _writable(path: Path | None) -> Path:
     if not path.parent.is_dir():
         raise TrafficError(f"{path.parent} is no folder, so {path.name} cannot be recorded there")
     return path
+
+
+def _identity_header(throttle: object) -> str:
+    """Return the header field by which a throttle identifies callers; empty if there is none."""
+    callers = getattr(getattr(throttle, "settings", None), "callers", None)
+    kind, _, name = str(getattr(callers, "identity", "")).partition(":")
+    return name if kind == "header" else ""

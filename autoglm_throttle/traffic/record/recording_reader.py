@@ -19,13 +19,15 @@ from typing import IO, Any, Final, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import (
+    KIND,
     MAX_LINE_BYTES,
     MAX_TIME_S,
     VERSION,
     RecordedRequest,
+    RecordingHeader,
+    RecordingTrailer,
     parse_object,
 )
-from autoglm_throttle.traffic.record.recording_header import KIND, RecordingHeader, RecordingTrailer
 
 SORTED_WITHIN_S: Final = 120.0
 """Greatest distance of a line behind later arrivals; beyond it is a fault, not a long request."""

@@ -14,12 +14,12 @@ from autoglm_throttle.settings.groups.observe import RecorderSettings
 from autoglm_throttle.traffic.record.recorded_request import (
     BodyFields,
     DecisionFields,
+    RecordingTrailer,
     RequestFields,
     ResponseFields,
     format_line,
 )
 from autoglm_throttle.traffic.record.recording_file import RecordingFile
-from autoglm_throttle.traffic.record.recording_header import RecordingTrailer
 from autoglm_throttle.types import Clock
 
 QUEUE: Final = 10_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.traffic.record import RecordedRequest
-from autoglm_throttle.traffic.record.recording_header import RecordingHeader, RecordingTrailer
+from autoglm_throttle.traffic.record.recorded_request import RecordingHeader, RecordingTrailer
 from autoglm_throttle.traffic.report import dumps, make
 from tests.cli.load_tests.conftest import Run, Start
 from tests.servers.server import Server
