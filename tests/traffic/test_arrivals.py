@@ -18,7 +18,7 @@ from autoglm_throttle.traffic.plan import (
     LoadPlan,
     LoadShape,
     PriorityMix,
-    draw_plan,
+    load_plan,
     make_plan,
     make_replay_plan,
     parse_duration,
@@ -265,7 +265,7 @@ def test_impossible_replay_is_rejected() -> None:
 
 
 def test_endless_trace_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draw_plan, "MAX_PLANNED", 100)
+    monkeypatch.setattr(load_plan, "MAX_PLANNED", 100)
     assert len(make_replay_plan(map(float, range(100)), PriorityMix())) == 100
     with pytest.raises(TrafficError, match="no more than 100"):
         make_replay_plan(map(float, count()), PriorityMix())

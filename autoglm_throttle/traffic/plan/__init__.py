@@ -1,14 +1,18 @@
 """Plans of load: shapes, arrival processes, priorities and clients. Pure."""
 
-from autoglm_throttle.traffic.plan.arrival_times import format_plan
-from autoglm_throttle.traffic.plan.draw_plan import make_plan, make_replay_plan
-from autoglm_throttle.traffic.plan.load_plan import LoadPlan
-from autoglm_throttle.traffic.plan.mix import MIX, PriorityMix, parse_mix
-from autoglm_throttle.traffic.plan.parsing import parse_duration, parse_number
-from autoglm_throttle.traffic.plan.process import Arrivals
-from autoglm_throttle.traffic.plan.shape import MAX_PLANNED, LoadLevel, LoadShape
-from autoglm_throttle.traffic.plan.shape_parser import GRAMMAR, TraceShape, parse_shape
-from autoglm_throttle.traffic.plan.users import Users
+from autoglm_throttle.traffic.plan.arrivals import MIX, Arrivals, PriorityMix, parse_mix
+from autoglm_throttle.traffic.plan.load_plan import LoadPlan, format_plan, make_plan, make_replay_plan
+from autoglm_throttle.traffic.plan.shapes import (
+    GRAMMAR,
+    MAX_PLANNED,
+    LoadLevel,
+    LoadShape,
+    TraceShape,
+    Users,
+    parse_duration,
+    parse_number,
+    parse_shape,
+)
 
 __all__ = [
     "GRAMMAR",

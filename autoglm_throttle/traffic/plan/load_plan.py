@@ -1,10 +1,23 @@
-"""The plan of a load: time, priority, client and kind of each request, fixed before the run starts."""
+"""The plan of a load: time, priority, client and kind of each request, drawn before the run starts.
+
+A plan is complete before the first request is sent, so that no response can move an arrival. Gaps are drawn
+in *operational time*, in which the mean rate is 1. They are mapped through the inverse of the integrated rate
+(Cinlar's method), so the plan is exact at every change of rate.
+"""
 
 from __future__ import annotations
 
+import math
 from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise, repeat
+from random import Random
 
+from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.plan.arrivals import Arrivals, PriorityMix
+from autoglm_throttle.traffic.plan.shapes import MAX_PLANNED, LoadShape
 from autoglm_throttle.types import Priority
 
 
@@ -41,3 +54,121 @@ class LoadPlan:
         for segment, priority in zip(self.segments, self.priorities, strict=True):
             counts[segment, Priority(priority)] += 1
         return counts
+
+
+def make_plan(shape: LoadShape, arrivals: Arrivals, mix: PriorityMix, seed: int = 0) -> LoadPlan:
+    """Draw the requests of a shape, as a function of the arguments only.
+
+    Gaps, priorities, clients and kinds come from separate streams, so changing the mix moves no arrival.
+    """
+    offsets, segments = array("d"), array("H")
+    for mass in arrivals.masses(shape.requests, Random(f"{seed}:gaps")):
+        segment, offset_s = shape.locate(mass)
+        offsets.append(offset_s)
+        segments.append(segment)
+    names = tuple(level.label for level in shape.levels)
+    ends_s = tuple(accumulate(level.duration_s for level in shape.levels))
+    return _assign_requests(offsets, segments, names, ends_s, mix, seed)
+
+
+def make_replay_plan(
+    times_s: Iterable[float], mix: PriorityMix, *, speed: float = 1.0, seed: int = 0
+) -> LoadPlan:
+    """Plan the requests of a trace, as one segment that starts at the first of them.
+
+    Args:
+        times_s: rising, in seconds.
+        mix: the priorities, clients and kinds to draw, since a trace does not contain them.
+        speed: 2 plays twice as fast.
+        seed: seed of the draws.
+
+    Raises:
+        TrafficError: no request, more than a plan can hold, times that are not finite or that fall, or a
+            speed that is not a finite number above 0.
+    """
+    if not 0.0 < speed < math.inf:
+        raise TrafficError(f"speed must be a finite number above 0, not {speed!r}")
+    times = array("d", islice(times_s, MAX_PLANNED + 1))
+    if not 1 <= len(times) <= MAX_PLANNED:
+        raise TrafficError(f"a replay needs at least one request, and no more than {MAX_PLANNED}")
+    offsets = array("d", ((time_s - times[0]) / speed for time_s in times))
+    if not all(map(math.isfinite, offsets)) or any(later < earlier for earlier, later in pairwise(offsets)):
+        raise TrafficError("the times of a recording must be finite and must not fall")
+    segments = array("H", bytes(2 * len(offsets)))
+    return _assign_requests(offsets, segments, ("trace",), (offsets[-1],), mix, seed)
+
+
+def _assign_requests(
+    offsets: array[float],
+    segments: array[int],
+    names: tuple[str, ...],
+    ends_s: tuple[float, ...],
+    mix: PriorityMix,
+    seed: int,
+) -> LoadPlan:
+    count = len(offsets)
+    priorities = list(mix.mix)
+    ranks = _draw(Random(f"{seed}:priorities"), list(mix.mix.values()), count)
+    weights = [(rank + 1.0) ** -mix.skew for rank in range(mix.clients)]
+    return LoadPlan(
+        offsets=offsets,
+        priorities=bytes(priorities[rank] for rank in ranks),
+        segments=segments,
+        clients=array("I", _draw(Random(f"{seed}:clients"), weights, count)),
+        kinds=array("I", _draw(Random(f"{seed}:kinds"), mix.kinds, count)),
+        names=names,
+        ends_s=ends_s,
+    )
+
+
+def _draw(stream: Random, weights: Sequence[float], count: int) -> Iterator[int]:
+    if len(weights) == 1:
+        return repeat(0, count)
+    edges, one = list(accumulate(weights)), stream.random
+    # random() * total may round up to total, so the rank is bounded by the last one with weight.
+    total, last = edges[-1], max(rank for rank, weight in enumerate(weights) if weight > 0.0)
+    return (min(bisect_right(edges, one() * total), last) for _ in range(count))
+
+
+def format_plan(plan: LoadPlan) -> list[str]:
+    """Format the counts of a plan: a line per segment, their sum, and a line per second."""
+    heads = ("planned", *(priority.label for priority in Priority))
+    return [
+        f"{'segment':24}{_cells(('from', 'to'))}{_cells(heads)}",
+        *_segments(plan),
+        "",
+        f"{'second':>10}{_cells(heads)}",
+        *(f"{second:>10}{_counts(counts)}" for second, counts in enumerate(_seconds(plan))),
+    ]
+
+
+def _segments(plan: LoadPlan) -> list[str]:
+    planned, lines, begin_s = plan.planned(), [], 0.0
+    total = [0] * len(Priority)
+    for segment, (name, end_s) in enumerate(zip(plan.names, plan.ends_s, strict=True)):
+        counts = [planned[segment, priority] for priority in Priority]
+        total = [sum(pair) for pair in zip(total, counts, strict=True)]
+        lines.append(f"{name:24}{_span(begin_s, end_s)}{_counts(counts)}")
+        begin_s = end_s
+    return [*lines, f"{'total':24}{_span(0.0, begin_s)}{_counts(total)}"]
+
+
+def _seconds(plan: LoadPlan) -> list[list[int]]:
+    rows = [[0] * len(Priority) for _ in range(int(plan.duration_s) + 1)]
+    for offset_s, priority in zip(plan.offsets, plan.priorities, strict=True):
+        rows[int(offset_s)][priority] += 1
+    if not any(rows[-1]):
+        rows.pop()
+    return rows
+
+
+def _span(begin_s: float, end_s: float) -> str:
+    return _cells((f"{begin_s:g} s", f"{end_s:g} s"))
+
+
+def _counts(counts: list[int]) -> str:
+    return _cells((str(sum(counts)), *map(str, counts)))
+
+
+def _cells(texts: tuple[str, ...]) -> str:
+    return "".join(f"{text:>10}" for text in texts)

@@ -1,0 +1,307 @@
+"""Shapes of load and their text syntax: the intended rate over time, users of a closed loop, or a trace."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from autoglm_throttle.traffic.errors import TrafficError
+
+MAX_PLANNED = 50_000_000
+"""Requests of a plan; it stays in memory at about 19 bytes a request."""
+
+MAX_DURATION_S = 30 * 86_400.0
+"""A plan and its report have one row per second; a longer run is assumed to be a typing error."""
+
+MAX_LEVELS = 65_535
+"""A plan stores the segment of a request in two bytes."""
+
+MAX_STEPS = 10_000
+"""Steps of a shape that is written with a number of steps; more is assumed to be a typing error."""
+
+MAX_USERS = 65_536
+"""Each user holds a connection, and a host has no more ports than these."""
+
+THINK_S = 0.1
+"""Between a response and the user's next request; the figure that the founding load tests used."""
+
+UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
+"""Suffix of a duration -> seconds; the first that matches counts."""
+
+SHAPE_SYNTAX = (
+    "fixed:RATE:TIME, step:R1,R2,...:TIME, step:FROM:TO:STEPS:TIME, spike:BASE:PEAK:BASE_TIME:PEAK_TIME, "
+    "ramp:FROM:TO:TIME"
+)
+USERS_SYNTAX = "users:N:TIME[:THINK], users:FROM:TO:STEPS:TIME"
+GRAMMAR = f"{SHAPE_SYNTAX}, {USERS_SYNTAX} or trace:PATH; rates are requests/s, durations take ms, s or m"
+"""Syntax accepted by `parse_shape`."""
+
+
+def parse_number(text: str) -> float:
+    """Parse a plain number.
+
+    Raises:
+        TrafficError: not a number.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise TrafficError(f"{text!r} is not a number") from None
+
+
+def parse_duration(text: str) -> float:
+    """Parse ``250ms``, ``20s``, ``2m`` or a plain number into seconds.
+
+    Raises:
+        TrafficError: not a duration.
+    """
+    unit = next(unit for unit in UNITS if text.endswith(unit))
+    try:
+        return float(text.removesuffix(unit)) * UNITS[unit]
+    except ValueError:
+        raise TrafficError(f"{text!r} is no duration: a number with ms, s or m, such as 500ms") from None
+
+
+def _parse_whole(name: str, text: str, least: int, most: int) -> int:
+    read = parse_number(text)
+    if not least <= read <= most or read != int(read):
+        raise TrafficError(f"{name} must be a whole number from {least} to {most}, not {text!r}")
+    return int(read)
+
+
+def _check_length(duration_s: float) -> None:
+    if duration_s > MAX_DURATION_S:
+        raise TrafficError(f"{duration_s:g} s are longer than {MAX_DURATION_S / 86_400:g} days")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLevel:
+    """A constant rate, or a rate that rises or falls linearly.
+
+    Raises:
+        TrafficError: a duration or a rate that is not a finite number above 0; of a ramp one end may be 0.
+    """
+
+    rate_rps: float
+    """Rate at its start."""
+    duration_s: float
+    name: str = ""
+    """Display name; empty: the rate."""
+    end_rps: float | None = None
+    """Rate at its end; None: as at its start."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.duration_s < math.inf:
+            raise TrafficError(f"a duration must be a finite number above 0, not {self.duration_s!r}")
+        for rate_rps in (self.rate_rps, self.last_rps):
+            if not 0.0 <= rate_rps < math.inf or self.rate_rps + self.last_rps == 0.0:
+                raise TrafficError(f"a rate must be a finite number above 0, not {rate_rps!r}")
+
+    @property
+    def last_rps(self) -> float:
+        """The rate at its end."""
+        return self.rate_rps if self.end_rps is None else self.end_rps
+
+    @property
+    def requests(self) -> float:
+        """Expected number of requests."""
+        return 0.5 * (self.rate_rps + self.last_rps) * self.duration_s
+
+    @property
+    def label(self) -> str:
+        """The name used in plans and reports."""
+        if self.name or self.last_rps == self.rate_rps:
+            return self.name or f"{self.rate_rps:g}/s"
+        return f"{self.rate_rps:g}-{self.last_rps:g}/s"
+
+    def time_of(self, mass: float) -> float:
+        """Return the seconds from its start until ``mass`` requests are due, 0 to ``requests``."""
+        # Integrate from the smaller end, so that no two close numbers are subtracted.
+        rise = (self.last_rps - self.rate_rps) / self.duration_s
+        if rise > 0.0:
+            return _time_to_reach(self.rate_rps, rise, mass)
+        return self.duration_s - _time_to_reach(self.last_rps, -rise, self.requests - mass)
+
+
+def _time_to_reach(rate_rps: float, rise: float, mass: float) -> float:
+    """Return the time at which a rate growing by ``rise`` per second has integrated to ``mass``."""
+    root = math.sqrt(rate_rps * rate_rps + 2.0 * rise * max(0.0, mass))
+    # The form of the quadratic solution without a difference of close numbers.
+    return 2.0 * mass / (rate_rps + root) if root > 0.0 else 0.0
+
+
+class LoadShape:
+    """Levels of load, one after another.
+
+    Args:
+        levels: in order of time; each becomes one segment of the plan and of the result.
+
+    Raises:
+        TrafficError: no level, or more levels, requests or days than a plan can hold.
+    """
+
+    def __init__(self, levels: Sequence[LoadLevel]) -> None:
+        if not 1 <= len(levels) <= MAX_LEVELS:
+            raise TrafficError(f"a shape needs at least one level and no more than {MAX_LEVELS}")
+        self.levels: tuple[LoadLevel, ...] = tuple(levels)
+        self._ends_s = list(accumulate(level.duration_s for level in levels))
+        self._masses = list(accumulate(level.requests for level in levels))
+        _check_length(self._ends_s[-1])
+        if not self.requests <= MAX_PLANNED:
+            raise TrafficError(f"{self.requests:.0f} requests, but a plan can hold only {MAX_PLANNED}")
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the whole shape."""
+        return self._ends_s[-1]
+
+    @property
+    def requests(self) -> float:
+        """Expected number of requests in total."""
+        return self._masses[-1]
+
+    def locate(self, mass: float) -> tuple[int, float]:
+        """Return the level's index, and the seconds at which ``mass`` requests are due."""
+        index = bisect_right(self._masses, mass)
+        level, end_s = self.levels[index], self._ends_s[index]
+        offset_s = end_s - level.duration_s + level.time_of(level.requests - (self._masses[index] - mass))
+        # Rounding must not move a request out of its segment.
+        return index, min(max(offset_s, end_s - level.duration_s), end_s)
+
+    @classmethod
+    def parse(cls, text: str) -> LoadShape:
+        """Read a shape from its text.
+
+        Accepted are ``fixed:RATE:TIME``, ``step:R1,R2:TIME``, ``step:FROM:TO:STEPS:TIME``,
+        ``spike:BASE:PEAK:BASE_TIME:PEAK_TIME`` and ``ramp:FROM:TO:TIME``. Rates are requests/s; durations may
+        end in ``ms``, ``s`` or ``m``.
+
+        Raises:
+            TrafficError: the text is not one of these.
+        """
+        kind, *parts = text.strip().split(":")
+        reader = _READERS.get((kind, len(parts)))
+        if reader is None:
+            raise TrafficError(f"unknown shape {text!r}: expected {SHAPE_SYNTAX}")
+        return cls(reader(*parts))
+
+
+def _fixed(rate: str, time: str) -> list[LoadLevel]:
+    return [LoadLevel(parse_number(rate), parse_duration(time))]
+
+
+def _listed(rates: str, time: str) -> list[LoadLevel]:
+    return [LoadLevel(parse_number(rate), parse_duration(time)) for rate in rates.split(",")]
+
+
+def _stepped(from_: str, to: str, count: str, time: str) -> list[LoadLevel]:
+    first, last, steps = parse_number(from_), parse_number(to), _parse_whole("steps", count, 2, MAX_STEPS)
+    rise = (last - first) / (steps - 1)
+    return [LoadLevel(first + rise * step, parse_duration(time)) for step in range(steps)]
+
+
+def _spike(low: str, high: str, base_time: str, peak_time: str) -> list[LoadLevel]:
+    base = LoadLevel(parse_number(low), parse_duration(base_time), "base")
+    return [base, LoadLevel(parse_number(high), parse_duration(peak_time), "peak"), base]
+
+
+def _ramp(from_: str, to: str, time: str) -> list[LoadLevel]:
+    return [LoadLevel(parse_number(from_), parse_duration(time), end_rps=parse_number(to))]
+
+
+_READERS: dict[tuple[str, int], Callable[..., list[LoadLevel]]] = {
+    ("fixed", 2): _fixed,
+    ("step", 2): _listed,
+    ("step", 4): _stepped,
+    ("spike", 4): _spike,
+    ("ramp", 3): _ramp,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Number of concurrent users over time, in steps: a closed loop, since each waits for its response.
+
+    Raises:
+        TrafficError: no step, or users that are not 1..65 536; a duration that is not a finite number above
+            0, or more than `MAX_DURATION_S` in total; a think time that is not a finite number of at least 0.
+    """
+
+    steps: tuple[tuple[int, float], ...]
+    """Users and seconds."""
+    think_s: float = THINK_S
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise TrafficError("users need at least one step")
+        for users, duration_s in self.steps:
+            if not 1 <= users <= MAX_USERS:
+                raise TrafficError(f"users must be 1..{MAX_USERS}, not {users}")
+            if not 0.0 < duration_s < math.inf:
+                raise TrafficError(f"a duration must be a finite number above 0, not {duration_s!r}")
+        _check_length(self.duration_s)
+        if not 0.0 <= self.think_s < math.inf:
+            raise TrafficError(f"a think time must be a finite number of at least 0, not {self.think_s!r}")
+
+    @property
+    def duration_s(self) -> float:
+        """Total length of the steps."""
+        return sum(duration_s for _, duration_s in self.steps)
+
+    @property
+    def peak_users(self) -> int:
+        """Highest number of users at the same time."""
+        return max(users for users, _ in self.steps)
+
+    @classmethod
+    def parse(cls, text: str) -> Users:
+        """Read ``users:N:TIME[:THINK]`` or ``users:FROM:TO:STEPS:TIME``.
+
+        Raises:
+            TrafficError: the text is not one of these.
+        """
+        kind, *parts = text.strip().split(":")
+        if kind != "users" or not 2 <= len(parts) <= 4:
+            raise TrafficError(f"unknown shape {text!r}: expected {USERS_SYNTAX}")
+        first = _parse_whole("users", parts[0], 1, MAX_USERS)
+        if len(parts) < 4:
+            think_s = parse_duration(parts[2]) if len(parts) == 3 else THINK_S
+            return cls(((first, parse_duration(parts[1])),), think_s)
+        last = _parse_whole("users", parts[1], 1, MAX_USERS)
+        steps, duration_s = _parse_whole("steps", parts[2], 2, MAX_STEPS), parse_duration(parts[3])
+        rise = (last - first) / (steps - 1)
+        return cls(tuple((round(first + rise * step), duration_s) for step in range(steps)))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceShape:
+    """The times of a recording or a trace file.
+
+    Raises:
+        TrafficError: an empty path.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise TrafficError("trace: needs the path of a recording or of a trace file")
+
+
+def parse_shape(text: str) -> LoadShape | Users | TraceShape:
+    """Parse a shape, a number of users or a trace.
+
+    Raises:
+        TrafficError: an unknown shape (the text names the known ones), or an impossible number.
+    """
+    kind, _, rest = text.strip().partition(":")
+    if kind == "trace":
+        return TraceShape(rest)
+    if kind == "users":
+        return Users.parse(text)
+    if kind not in {known for known, _ in _READERS}:
+        raise TrafficError(f"unknown shape {text!r}: expected {GRAMMAR}")
+    return LoadShape.parse(text)
