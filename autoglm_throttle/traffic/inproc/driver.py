@@ -6,19 +6,17 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.inproc.clock import MovableClock
-from autoglm_throttle.traffic.inproc.exchange import AsgiExchange
-from autoglm_throttle.traffic.inproc.lifespan import Lifespan
-from autoglm_throttle.traffic.inproc.loop import VirtualLoop, VirtualTimeError
-from autoglm_throttle.traffic.inproc.scopes import Scopes
+from autoglm_throttle.traffic.inproc.exchange import AsgiExchange, Scopes
+from autoglm_throttle.traffic.inproc.loop import MovableClock, VirtualLoop, VirtualTimeError
 from autoglm_throttle.traffic.request_log import RequestLog, RequestResult, parse_reason, parse_retry_after
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.results import Result, RunCost
@@ -122,38 +120,45 @@ class _Clients:
             raise TrafficError(f"timeout_s must be a finite number above 0, not {self.timeout_s!r}")
 
 
-class _Impatience:
-    """Draws the clients that disconnect early."""
-
-    def __init__(self, clients: _Clients) -> None:
-        self._share = clients.abort
-        self._random = Random(f"autoglm-throttle aborts {clients.seed}")
-
-    def draw(self) -> float | None:
-        """Seconds until the next client disconnects; None: it waits for its response."""
-        if self._random.random() >= self._share:
-            return None
-        first_s, last_s = PATIENCE_S
-        patience_s: float = first_s * (last_s / first_s) ** self._random.random()
-        return patience_s
-
-
 class _Application:
-    """The application, and the scopes of its requests."""
+    """The application: its lifespan, as run by a server, and its requests."""
 
     def __init__(self, app: ASGIApp, load: RequestSource, clients: _Clients) -> None:
         self._app = app
-        self._lifespan = Lifespan(app)
-        self._scopes = Scopes(load, clients.priority_header, clients.identity_header, self._lifespan.state)
+        self._to_app: asyncio.Queue[Message] = asyncio.Queue()
+        self._from_app: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._state: dict[str, Any] = {}
+        self._scopes = Scopes(load, clients.priority_header, clients.identity_header, self._state)
         self._has_raised = False
 
     async def start(self) -> None:
-        """Start it."""
-        await self._lifespan.start()
+        """Start the application.
+
+        Raises:
+            TrafficError: it reports that it cannot start.
+        """
+        self._task = asyncio.get_running_loop().create_task(self._run_lifespan(), name="lifespan")
+        self._to_app.put_nowait({"type": "lifespan.startup"})
+        message = await self._from_app.get()
+        if message is None:
+            self._task = None
+        elif message["type"] == "lifespan.startup.failed":
+            raise TrafficError(f"the application did not start: {message.get('message', '')}")
 
     async def stop(self) -> None:
-        """Shut it down."""
-        await self._lifespan.stop()
+        """Shut the application down.
+
+        Raises:
+            TrafficError: it reports that it cannot shut down.
+        """
+        if self._task is None:
+            return
+        self._to_app.put_nowait({"type": "lifespan.shutdown"})
+        message = await self._from_app.get()
+        if message is not None and message["type"] == "lifespan.shutdown.failed":
+            raise TrafficError(f"the application did not shut down: {message.get('message', '')}")
+        await self._task
 
     async def serve(self, exchange: AsgiExchange) -> None:
         """Serve one request."""
@@ -161,62 +166,42 @@ class _Application:
             await self._app(self._scopes.scope(exchange.index), exchange.receive, exchange.send)
         except VirtualTimeError:
             pass  # the loop itself is about to end with it
-        except Exception as error:  # noqa: BLE001 - as a server does
-            self._log_exception(error)
+        except Exception:
+            if not self._has_raised:  # thousands of equal ones would hide the first
+                self._has_raised = True
+                logger.exception("the application raised; later exceptions of this run are not logged")
         finally:
             exchange.app_returned()
 
-    def _log_exception(self, error: Exception) -> None:
-        """Log only the first exception of a run: thousands of equal ones would hide it."""
-        if not self._has_raised:
-            self._has_raised = True
-            logger.error(
-                "the application raised; later exceptions of this run are not logged", exc_info=error
-            )
+    async def _run_lifespan(self) -> None:
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
+        with suppress(Exception):  # the specification's way to say that there is no lifespan
+            await self._app(scope, self._to_app.get, self._from_app.put)
+        self._from_app.put_nowait(None)
 
 
-class _WatchedSamples:
-    """The samples of a `WatchCallback`, and the first error that it raised."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-        self.error: Exception | None = None
-
-    def sample(self, watch: WatchCallback, t_s: float) -> None:
-        """Take a sample."""
-        try:
-            values = watch(t_s)
-        except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
-            self.error = self.error or error
-            return
-        if values is not None:
-            self.rows.append({"t_s": t_s, **values})
-
-
+@dataclass(slots=True)
 class _Progress:
-    """Position of a run in its plan."""
+    """Position of a run in its plan, and the values of its `WatchCallback`."""
 
-    def __init__(self, over: asyncio.Future[None]) -> None:
-        self.start_s: float = 0.0
-        self.next: int = 0
-        """The first request that was not sent."""
-        self.oldest: int = 0
-        """The first request that may be open."""
-        self.done: int = 0
-        """Requests that have ended."""
-        self.is_timing: bool = False
-        """Whether the timer of the timeouts is set."""
-        self.over: asyncio.Future[None] = over
+    over: asyncio.Future[None]
+    start_s: float = 0.0
+    next: int = 0
+    """The first request that was not sent."""
+    oldest: int = 0
+    """The first request that may be open."""
+    done: int = 0
+    """Requests that have ended."""
+    is_timing: bool = False
+    """Whether the timer of the timeouts is set."""
+    watched: list[dict[str, float]] = field(default_factory=list)
+    watch_error: Exception | None = None
+    """The first error that the callback raised."""
 
     def finish(self) -> None:
         """End the run."""
         if not self.over.done():
             self.over.set_result(None)
-
-
-class _OpenExchange(NamedTuple):
-    exchange: AsgiExchange
-    sent_s: float
 
 
 class _Run:
@@ -228,11 +213,11 @@ class _Run:
         self._clients = clients
         self._loop = loop
         self._request_log = RequestLog(len(load.plan))
-        self._impatience = _Impatience(clients)
+        self._aborts = Random(f"autoglm-throttle aborts {clients.seed}")
         self._progress = _Progress(loop.create_future())
-        self._open: dict[int, _OpenExchange] = {}
+        self._open: dict[int, tuple[AsgiExchange, float]] = {}
+        """Exchange and time of the start of each open request."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._watched = _WatchedSamples()
 
     async def run(self, watch: WatchCallback | None) -> Result:
         """Start the application, send everything, shut down."""
@@ -253,28 +238,26 @@ class _Run:
         elapsed_s = self._loop.time() - self._progress.start_s
         await self._drain_tasks()
         stop()
-        if self._watched.error is not None:
-            raise self._watched.error
+        if self._progress.watch_error is not None:
+            raise self._progress.watch_error
         self._loop.limit(LIFESPAN_S, "the shutdown of the application")
         await self._application.stop()
         run_cost = RunCost(elapsed_s=elapsed_s, loop="virtual")
-        return Result(self._load, self._request_log, run_cost, watched=tuple(self._watched.rows))
+        return Result(self._load, self._request_log, run_cost, watched=tuple(self._progress.watched))
 
     def _intended_s(self, index: int) -> float:
         """Intended start of a request."""
         return self._progress.start_s + self._load.plan.offsets[index]
 
-    def on_message(self, index: int) -> None:
-        """Record the first byte of a response body."""
+    def _body_began(self, index: int) -> None:
         elapsed_s = self._loop.time() - self._progress.start_s
         self._request_log.first_byte_s[index] = elapsed_s - self._load.plan.offsets[index]
 
-    def ended(self, exchange: AsgiExchange, result: RequestResult) -> None:
-        """Record the result of a request."""
+    def _ended(self, exchange: AsgiExchange, result: RequestResult) -> None:
         index, request_log, now = exchange.index, self._request_log, self._loop.time()
         response_s = now - self._progress.start_s - self._load.plan.offsets[index]
         request_log.close(index, result, response_s)
-        request_log.service_s[index] = now - self._open.pop(index).sent_s
+        request_log.service_s[index] = now - self._open.pop(index)[1]
         response = exchange.response
         if result < RequestResult.CONNECTION:
             request_log.statuses[index] = response.status
@@ -293,9 +276,15 @@ class _Run:
             return lambda: None
 
         def sample() -> None:
-            self._watched.sample(watch, round(self._loop.time() - self._progress.start_s, 6))
-            if self._watched.error is not None:
+            t_s = round(self._loop.time() - self._progress.start_s, 6)
+            try:
+                values = watch(t_s)
+            except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
+                self._progress.watch_error = self._progress.watch_error or error
                 self._progress.finish()
+                return
+            if values is not None:
+                self._progress.watched.append({"t_s": t_s, **values})
 
         sample()
         return self._loop.every(WATCH_S, sample)
@@ -316,12 +305,19 @@ class _Run:
         lag_s = now - self._progress.start_s - self._load.plan.offsets[index]
         self._request_log.lag_s[index] = max(0.0, lag_s)
         request = self._load.requests[self._load.plan.kinds[index]]
-        exchange = AsgiExchange(self, index, request.body, head=request.method == "HEAD")
-        self._open[index] = _OpenExchange(exchange, now)
+        exchange = AsgiExchange(
+            index,
+            request.body,
+            head=request.method == "HEAD",
+            on_body=self._body_began,
+            on_end=self._ended,
+        )
+        self._open[index] = exchange, now
         self._tasks[index] = loop.create_task(self._serve(exchange), name=request.label)
-        patience_s = self._impatience.draw()
-        if patience_s is not None:
-            loop.call_later(patience_s, exchange.disconnect)
+        if self._aborts.random() < self._clients.abort:
+            first_s, last_s = PATIENCE_S
+            patience_s = first_s * (last_s / first_s) ** self._aborts.random()
+            loop.call_later(patience_s, exchange.end, RequestResult.CONNECTION)
         if not self._progress.is_timing:
             self._progress.is_timing = True
             loop.call_later(self._clients.timeout_s, self._expire)
@@ -342,7 +338,7 @@ class _Run:
                 if expires_s > due_s:
                     self._loop.call_at(expires_s, self._expire)
                     return
-                self._open[progress.oldest].exchange.end(RequestResult.TIMEOUT)
+                self._open[progress.oldest][0].end(RequestResult.TIMEOUT)
             progress.oldest += 1
         progress.is_timing = False
 

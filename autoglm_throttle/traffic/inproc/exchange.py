@@ -1,42 +1,110 @@
-"""One in-process HTTP exchange between the ASGI application and a client."""
+"""HTTP exchanges between the ASGI application and its clients: scopes, ``receive`` and ``send``."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
 
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from autoglm_throttle.traffic.request_log import REJECTION_BYTES, RequestResult, classify_response
+from autoglm_throttle.traffic.request_source import RequestSource
+from autoglm_throttle.types import Priority
 
 BODILESS = (204, 304)
 """Statuses without a body, regardless of the stated length."""
 
+ASGI = {"version": "3.0", "spec_version": "2.3"}
+"""As uvicorn states it: sending to a disconnected client is no error."""
 
-class ExchangeListener(Protocol):
-    """Receives the events of an exchange."""
-
-    def on_message(self, index: int) -> None:
-        """The first byte of the response body arrived."""
-
-    def ended(self, exchange: AsgiExchange, result: RequestResult) -> None:
-        """The client has its response, or disconnected without one."""
+MAX_CACHED = 10_000
+"""Cached scopes to copy from, of about 2 kB each; a recording may have one kind per request."""
 
 
+class Scopes:
+    """Builds the scope of each planned request, as a server would; once for each kind.
+
+    Each client has its own address in 10.0.0.0/8, so that limits by address distinguish the users. Behind
+    a real server all of them would come from the one machine of the generator.
+
+    Args:
+        load: the requests.
+        priority_header: field with the priority; empty: none.
+        identity_header: field with the client's identity text; empty: none.
+        state: lifespan state of the application.
+    """
+
+    def __init__(
+        self, load: RequestSource, priority_header: str, identity_header: str, state: Mapping[str, Any]
+    ) -> None:
+        self._load = load
+        self._priority_header = priority_header.lower().encode("ascii")
+        self._identity_header = identity_header.lower().encode("ascii")
+        self._state = state
+        self._templates: dict[tuple[int, int, int], dict[str, Any]] = {}
+
+    def scope(self, index: int) -> Scope:
+        """Return the scope of a request, by its index."""
+        plan = self._load.plan
+        key = (plan.kinds[index], plan.priorities[index], plan.clients[index])
+        template = self._templates.get(key)
+        if template is None:
+            template = self._make(*key)
+            if len(self._templates) < MAX_CACHED:
+                self._templates[key] = template
+        # A copy with its own mutable parts, since applications may change them.
+        return template | {
+            "asgi": ASGI.copy(),
+            "headers": template["headers"].copy(),
+            "state": dict(self._state),
+        }
+
+    def _make(self, kind: int, priority: int, client: int) -> dict[str, Any]:
+        raw_path, _, query = self._load.requests[kind].target.partition("?")
+        number = (client + 1) & 0xFFFFFF
+        return {
+            "type": "http",
+            "http_version": "1.1",
+            "method": self._load.requests[kind].method,
+            "scheme": "http",
+            "path": unquote(raw_path),
+            "raw_path": raw_path.encode("ascii"),
+            "query_string": query.encode("ascii"),
+            "root_path": "",
+            "headers": self._fields(kind, priority, client),
+            "client": (f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 50_000),
+            "server": ("localhost", 80),
+        }
+
+    def _fields(self, kind: int, priority: int, client: int) -> list[tuple[bytes, bytes]]:
+        request = self._load.requests[kind]
+        fields = [(b"host", b"localhost")]
+        fields += [(name.lower().encode("ascii"), text.encode("ascii")) for name, text in request.headers]
+        if request.priority and self._priority_header:
+            fields.append((self._priority_header, Priority(priority).label.encode("ascii")))
+        if self._identity_header:
+            text = self._load.client(client).encode("ascii", "backslashreplace")
+            fields.append((self._identity_header, text))
+        if request.body or request.method not in ("GET", "HEAD"):
+            fields.append((b"content-length", b"%d" % len(request.body)))
+        return fields
+
+
+@dataclass(slots=True)
 class AsgiResponse:
     """The part of a response that the client has received."""
 
-    __slots__ = ("body_start", "bytes_left", "degraded", "retry_after", "status")
-
-    def __init__(self) -> None:
-        self.status: int = 0
-        """0 until the response starts."""
-        self.retry_after: bytes | None = None
-        self.degraded: bool = False
-        self.bytes_left: int | None = None
-        """Bytes of the body that must follow; None: its length is not stated."""
-        self.body_start: bytes | None = None
-        """Start of the body, for parsing the reason of a rejection; None before its first byte."""
+    status: int = 0
+    """0 until the response starts."""
+    retry_after: bytes | None = None
+    degraded: bool = False
+    bytes_left: int | None = None
+    """Bytes of the body that must follow; None: its length is not stated."""
+    body_start: bytes | None = None
+    """Start of the body, for parsing the reason of a rejection; None before its first byte."""
 
     def start(self, message: Message, *, bodiless: bool) -> None:
         """Read the status and the fields.
@@ -72,26 +140,30 @@ class AsgiExchange:
     As behind a server, ``receive`` reports a disconnect, and sending to a disconnected client is no error.
 
     Args:
-        listener: receives the events.
         index: index of the request.
         body: body of the request.
         head: whether it is a HEAD request: its response has a length and no body.
+        on_body: called at the first byte of the response body.
+        on_end: called when the client has its response, or disconnected without one.
     """
 
     __slots__ = (
-        "_bodiless",
-        "_body",
-        "_disconnected",
-        "_listener",
-        "_over",
-        "_request_delivered",
-        "index",
-        "response",
+        *("_bodiless", "_body", "_disconnected", "_on_body", "_on_end", "_over", "_request_delivered"),
+        *("index", "response"),
     )
 
-    def __init__(self, listener: ExchangeListener, index: int, body: bytes, *, head: bool = False) -> None:
-        self._listener = listener
+    def __init__(
+        self,
+        index: int,
+        body: bytes,
+        *,
+        head: bool,
+        on_body: Callable[[int], None],
+        on_end: Callable[[AsgiExchange, RequestResult], None],
+    ) -> None:
         self._body = body
+        self._on_body = on_body
+        self._on_end = on_end
         self._request_delivered = False
         self._over = False
         self._bodiless = head
@@ -140,11 +212,7 @@ class AsgiExchange:
         self._over = True
         if self._disconnected is not None and not self._disconnected.done():
             self._disconnected.set_result(None)
-        self._listener.ended(self, result)
-
-    def disconnect(self) -> None:
-        """Disconnect an impatient client: the connection ends before the response."""
-        self.end(RequestResult.CONNECTION)
+        self._on_end(self, result)
 
     def app_returned(self) -> None:
         """The application returned or raised: record the result that a server would produce."""
@@ -171,6 +239,6 @@ class AsgiExchange:
         response = self.response
         if response.body_start is None:
             response.body_start = b""
-            self._listener.on_message(self.index)
+            self._on_body(self.index)
         if response.status >= 400 and len(response.body_start) < REJECTION_BYTES:
             response.body_start += body

@@ -12,11 +12,12 @@ import selectors
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from typing import Any, Final, NoReturn, TypeVarTuple, Unpack
+from typing import Any, Final, NoReturn, Protocol, TypeVarTuple, Unpack
 
 import anyio.to_thread
 
-from autoglm_throttle.traffic.inproc.clock import MovableClock, VirtualClock
+START_S = 1000.0
+"""Not 0, so that a forgotten zero is detected."""
 
 THREADS: Final = (
     "threads do not run in virtual time: make the endpoint, dependency or background task 'async def', "
@@ -29,32 +30,23 @@ OUTSIDE: Final = "nothing outside the loop runs in virtual time: measure over HT
 
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "run_in_executor": THREADS,
-    "getaddrinfo": SOCKETS,
-    "getnameinfo": SOCKETS,
-    "create_connection": SOCKETS,
-    "create_server": SOCKETS,
-    "create_datagram_endpoint": SOCKETS,
-    "create_unix_connection": SOCKETS,
-    "create_unix_server": SOCKETS,
-    "connect_accepted_socket": SOCKETS,
-    "start_tls": SOCKETS,
-    "sendfile": SOCKETS,
-    "sock_accept": SOCKETS,
-    "sock_connect": SOCKETS,
-    "sock_recv": SOCKETS,
-    "sock_recv_into": SOCKETS,
-    "sock_recvfrom": SOCKETS,
-    "sock_recvfrom_into": SOCKETS,
-    "sock_sendall": SOCKETS,
-    "sock_sendfile": SOCKETS,
-    "sock_sendto": SOCKETS,
-    "add_reader": OUTSIDE,
-    "add_writer": OUTSIDE,
-    "connect_read_pipe": OUTSIDE,
-    "connect_write_pipe": OUTSIDE,
-    "subprocess_exec": OUTSIDE,
-    "subprocess_shell": OUTSIDE,
-    "add_signal_handler": OUTSIDE,
+    **dict.fromkeys(
+        (
+            *("getaddrinfo", "getnameinfo", "create_connection", "create_server"),
+            *("create_datagram_endpoint", "create_unix_connection", "create_unix_server"),
+            *("connect_accepted_socket", "start_tls", "sendfile", "sock_accept", "sock_connect", "sock_recv"),
+            *("sock_recv_into", "sock_recvfrom", "sock_recvfrom_into", "sock_sendall", "sock_sendfile"),
+            "sock_sendto",
+        ),
+        SOCKETS,
+    ),
+    **dict.fromkeys(
+        (
+            *("add_reader", "add_writer", "connect_read_pipe", "connect_write_pipe", "subprocess_exec"),
+            *("subprocess_shell", "add_signal_handler"),
+        ),
+        OUTSIDE,
+    ),
 }
 """Unsupported methods of the loop, and the alternative for each."""
 
@@ -62,6 +54,33 @@ MAX_TASKS_NAMED = 10
 """Pending tasks named in a message."""
 
 _Ts = TypeVarTuple("_Ts")
+
+
+class MovableClock(Protocol):
+    """Clock interface of the virtual loop; ``autoglm_throttle.testing.ManualClock`` is one."""
+
+    def __call__(self) -> float:
+        """Return the current time in seconds."""
+        ...
+
+    def advance(self, by_s: float) -> object:
+        """Advance the clock by ``by_s`` seconds, 0 or more."""
+        ...
+
+
+class VirtualClock:
+    """Monotonic seconds that change only through `advance`."""
+
+    def __init__(self) -> None:
+        self._now_s = START_S
+
+    def __call__(self) -> float:
+        """Return the current time in seconds."""
+        return self._now_s
+
+    def advance(self, by_s: float) -> None:
+        """Advance the clock by ``by_s`` seconds, 0 or more."""
+        self._now_s += by_s
 
 
 class VirtualTimeError(RuntimeError):
@@ -128,18 +147,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, callback, *args, context=context)
 
     def limit(self, at_most_s: float, activity: str) -> None:
-        """Limit the virtual time that may still pass; infinity removes the limit.
+        """Limit the virtual time that may still pass, in seconds from now; infinity removes the limit.
 
-        A loop with tasks that wake each other never runs out of work, so it needs a limit.
-
-        Args:
-            at_most_s: virtual seconds from now; a later one is a ``RuntimeError`` from the loop itself.
-            activity: name of the limited phase, for the message.
+        A loop with tasks that wake each other never runs out of work, so it needs a limit. Beyond it the loop
+        raises a ``RuntimeError`` that names the ``activity``.
         """
-        self._limit_s, self._limit_text = (
-            self.time() + at_most_s,
-            f"{activity} is not over after {at_most_s:g} s",
-        )
+        self._limit_s = self.time() + at_most_s
+        self._limit_text = f"{activity} is not over after {at_most_s:g} s"
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
         """Call ``callback`` periodically, the first time after one interval.

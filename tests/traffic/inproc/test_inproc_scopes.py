@@ -43,7 +43,7 @@ def test_scopes_are_those_of_a_server() -> None:
 
 
 def test_a_recording_of_many_kinds_does_not_keep_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoglm_throttle.traffic.inproc.scopes.MAX_CACHED", 1)
+    monkeypatch.setattr("autoglm_throttle.traffic.inproc.exchange.MAX_CACHED", 1)
     paths: list[str] = []
 
     async def behave(scope: Scope, _receive: Receive, send: Send) -> None:
