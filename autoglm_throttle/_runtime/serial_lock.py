@@ -68,9 +68,8 @@ class SerialLock:
     def run_pending(self) -> None:
         """Run the pending actions in order; does nothing while this thread still holds the lock.
 
-        One thread runs them, one after another: an action that takes the lock itself starts no second loop.
-        Hundreds of them would exhaust the stack of the request that happens to leave the lock. An exception
-        is logged and lost, since it belongs to another request.
+        One thread runs them: nested loops of hundreds of actions would exhaust its stack. An exception is
+        logged and lost, since it belongs to another request.
         """
         # Again after the release: an action that came while another thread was about to end its loop.
         while self.pending and not self.is_held() and self._draining.acquire(blocking=False):

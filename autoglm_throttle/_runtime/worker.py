@@ -24,8 +24,8 @@ WAIT_MAX_S: Final = 3600.0  # waiting functions reject durations above some hund
 class Worker:
     """A daemon thread that runs one step after another until it is stopped.
 
-    There is never a second thread beside one that hangs in a step: a thread that `stop` left behind goes on
-    after a new `start`, when its call returns. All methods may be called from any thread, and amid another.
+    There is never a second thread beside one that hangs in a step: it goes on after a new `start`, when its
+    call returns. All methods may be called from any thread, and amid another.
 
     Args:
         name: of the thread.

@@ -231,43 +231,20 @@ USED_IF: Final[Mapping[str, tuple[_Condition, str]]] = {
 """Key -> whether another value makes it effective, and the condition in words."""
 
 
-def _ends_before_slow(values: BreakerSettings) -> bool:
-    return (values.slow_call_s or 0.0) >= (values.timeout_s or math.inf)
-
-
-BREAKER_ADVICE: Final[tuple[tuple[str, _Condition, str, str], ...]] = (
-    (
-        "mode",
-        lambda values: values.mode is BreakerMode.METRICS_ONLY,
-        "is metrics_only: no call is rejected, rejections are only counted",
-        "enforce is the default",
-    ),
-    (
-        "mode",
-        lambda values: values.mode is BreakerMode.DISABLED,
-        "is disabled: no failure opens anything",
-        "enforce is the default",
-    ),
-    (
-        "backoff",
-        lambda values: values.backoff > 1 and values.open_max_s is None,
-        "prolongs the open period without end",
-        "set {open_max_s}, for example 5m",
-    ),
-    (
-        "window",
-        lambda values: values.window_s is not None,
-        "has no effect beside {window_s}",
-        "leave one of them out",
-    ),
-    (
-        "slow_call_s timeout_s",
-        _ends_before_slow,
-        "never finds a slow coroutine: {timeout_s} ends it before {slow_call_s}",
-        "raise {timeout_s}, or lower {slow_call_s}",
-    ),
-)
-"""Keys (the advice stands under the first that was written), when it applies, message, hint."""
+def _odd_values(values: BreakerSettings) -> Iterator[_Advice]:
+    """Yield keys (the advice stands under the first that was written), message and hint."""
+    if values.mode is BreakerMode.METRICS_ONLY:
+        message = "is metrics_only: no call is rejected, rejections are only counted"
+        yield "mode", message, "enforce is the default"
+    if values.mode is BreakerMode.DISABLED:
+        yield "mode", "is disabled: no failure opens anything", "enforce is the default"
+    if values.backoff > 1 and values.open_max_s is None:
+        yield "backoff", "prolongs the open period without end", "set {open_max_s}, for example 5m"
+    if values.window_s is not None:
+        yield "window", "has no effect beside {window_s}", "leave one of them out"
+    if (values.slow_call_s or 0.0) >= (values.timeout_s or math.inf):
+        message = "never finds a slow coroutine: {timeout_s} ends it before {slow_call_s}"
+        yield "slow_call_s timeout_s", message, "raise {timeout_s}, or lower {slow_call_s}"
 
 
 def _guard_advice(settings: Settings) -> Iterator[Problem]:
@@ -287,11 +264,8 @@ def _guard_advice(settings: Settings) -> Iterator[Problem]:
 
 
 def _advice_for_guard(
-    settings: Settings,
-    policy: GuardPolicy,
-    values: BreakerSettings,
-    names: Mapping[str, str],
-) -> Iterator[tuple[str, str, str]]:
+    settings: Settings, policy: GuardPolicy, values: BreakerSettings, names: Mapping[str, str]
+) -> Iterator[_Advice]:
     own = policy.explicit()
     names = {key: key if key in own else name for key, name in names.items()}
     yield from _breaker_advice(values, own, names)
@@ -304,13 +278,10 @@ def _advice_for_guard(
 
 
 def _breaker_advice(
-    values: BreakerSettings,
-    written: Collection[str],
-    names: Mapping[str, str],
-) -> Iterator[tuple[str, str, str]]:
-    for keys, applies, message, hint in BREAKER_ADVICE:
-        reported_key = next((key for key in keys.split() if key in written), None)
-        if reported_key is not None and applies(values):
+    values: BreakerSettings, written: Collection[str], names: Mapping[str, str]
+) -> Iterator[_Advice]:
+    for keys, message, hint in _odd_values(values):
+        if reported_key := next((key for key in keys.split() if key in written), None):
             yield reported_key, message.format(**names), hint.format(**names)
 
 

@@ -10,21 +10,9 @@ from typing import Any, TypedDict
 from pydantic import SecretStr
 
 from autoglm_throttle import types as t
+from autoglm_throttle.settings.groups import callers as c
+from autoglm_throttle.settings.groups import observe as o
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.settings.groups.callers import (
-    HeaderStyle,
-    HeaderStyleName,
-    HeaderTrust,
-    HeaderTrustName,
-)
-from autoglm_throttle.settings.groups.observe import (
-    MetricsExport,
-    MetricsExportName,
-    RecordBody,
-    RecordBodyName,
-    UnknownNames,
-    UnknownNamesName,
-)
 from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
 from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RoutePolicy
 
@@ -96,11 +84,11 @@ class ValuesBesideGpu(TypedDict, total=False):
     trusted_proxies: str | Sequence[str]
     priority_default: t.Priority | t.PriorityName
     priority_header: str
-    priority_header_trust: HeaderTrust | HeaderTrustName
+    priority_header_trust: c.HeaderTrust | c.HeaderTrustName
     deadline_header: str | None
     exempt_paths: str | Sequence[str]
     ipv6_prefix: int
-    headers: HeaderStyle | HeaderStyleName
+    headers: c.HeaderStyle | c.HeaderStyleName
     retry_after_max_s: float | str
     retry_jitter: float | str
     gpu_devices: str | Sequence[str]
@@ -170,14 +158,14 @@ class ValuesBesideGpu(TypedDict, total=False):
     record_sample: float | str
     record_max_bytes: int | str
     record_max_s: float | str
-    record_body: RecordBody | RecordBodyName
+    record_body: o.RecordBody | o.RecordBodyName
     record_headers: str | Sequence[str]
     record_query: str | Sequence[str]
     record_mask_paths: str | Sequence[str]
-    metrics: MetricsExport | MetricsExportName
+    metrics: o.MetricsExport | o.MetricsExportName
     log_refused_every_s: float | str
     config_file: Path | str | None
-    unknown_env: UnknownNames | UnknownNamesName
+    unknown_env: o.UnknownNames | o.UnknownNamesName
     routes: Sequence[RoutePolicy | Mapping[str, Any]]
     plans: Sequence[PlanPolicy] | Mapping[str, PlanPolicy | Mapping[str, Any]]
     guards: Sequence[GuardPolicy] | Mapping[str, GuardPolicy | BreakerSettings | Mapping[str, Any]]

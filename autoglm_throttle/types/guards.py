@@ -236,7 +236,7 @@ class BreakerView:
     in_flight: int
     """Calls in flight; known only with ``max_in_flight``, else the probe calls."""
     calls: int = 0
-    """Calls let through. Counted without a lock: of two concurrent increments one may be lost."""
+    """Calls let through, counted without a lock: of two concurrent increments one may be lost."""
     rejected: Mapping[BreakerCause, int] = field(default_factory=dict)
     would_reject: int = 0
     stale_results: int = 0

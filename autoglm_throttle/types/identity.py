@@ -28,11 +28,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class CallerHasher:
-    """Hashes identifiers of callers to 16 hex digits.
-
-    Args:
-        secret: the HMAC key, see ``Settings.identity_key``; None: the random one of this process.
-    """
+    """Hashes identifiers of callers to 16 hex digits; without ``secret`` by a random key of this process."""
 
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret if secret is not None else _PROCESS_KEY
@@ -59,14 +55,8 @@ class ProxyChain:
     """Finds the client's address from the peer and X-Forwarded-For.
 
     Only hops added by trusted peers are read, from right to left, up to the first untrusted hop:
-    everything left of it could have been written by the client.
-
-    Args:
-        trusted: addresses, CIDRs, and the word ``unix`` for peers without an address.
-        ipv6_prefix: bits that identify an IPv6 caller, 32..128.
-
-    Raises:
-        ValueError: an entry of ``trusted`` is neither of these.
+    everything left of it could have been written by the client. Peers are addresses, CIDRs, and the word
+    ``unix`` for those without an address; ``ipv6_prefix`` bits identify an IPv6 caller.
     """
 
     def __init__(self, trusted: Iterable[str], ipv6_prefix: int) -> None:
@@ -74,8 +64,7 @@ class ProxyChain:
         self._unix = UNIX in entries
         self._networks = [ipaddress.ip_network(entry, strict=False) for entry in entries if entry != UNIX]
         self._host_bits = 128 - ipv6_prefix
-        self.reads_header: bool = bool(entries)
-        """Whether X-Forwarded-For can matter at all."""
+        self.reads_header: bool = bool(entries)  # whether X-Forwarded-For can matter at all
         self._grouped = lru_cache(CACHE_ENTRIES)(self._group)
         self._trusted = lru_cache(CACHE_ENTRIES)(self._is_trusted)
 
@@ -88,12 +77,7 @@ class ProxyChain:
         return self._trusted(peer)
 
     def client(self, peer: str, forwarded: Sequence[bytes]) -> str:
-        """Return the address a request is counted under.
-
-        Args:
-            peer: the other end of the connection; empty for a UNIX socket.
-            forwarded: the X-Forwarded-For lines in the order of the request.
-        """
+        """Return the address a request is counted under, from its peer and its X-Forwarded-For lines."""
         if not (forwarded and self.trusts(peer)):
             return self.group(peer)
         last = peer

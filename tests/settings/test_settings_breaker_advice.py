@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.settings import BreakerSettings, Settings, collect_advice, settings_table
-from autoglm_throttle.settings.advice import USED_IF
+from autoglm_throttle.settings import BreakerSettings, Settings, settings_table
+from autoglm_throttle.settings.advice import USED_IF, collect_advice
 
 VARIABLES = {
     key: settings_table()[f"breaker_{key}"].variable.removeprefix("AUTOGLM_THROTTLE_")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings import BreakerSettings, ConfigError, Settings, breaker_of, settings_table
+from autoglm_throttle.settings import BreakerSettings, ConfigError, Settings, settings_table
+from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 
 RATES = frozenset({TripRule.FAILURE_RATE, TripRule.CONSECUTIVE})

@@ -16,8 +16,8 @@ from autoglm_throttle.settings import (
     GuardPolicy,
     Settings,
     SettingSource,
-    breaker_of,
 )
+from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import Criticality, TripRule
 

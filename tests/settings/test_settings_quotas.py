@@ -15,8 +15,8 @@ from autoglm_throttle.settings import (
     RoutePolicy,
     Settings,
     SettingSource,
-    collect_advice,
 )
+from autoglm_throttle.settings.advice import collect_advice
 from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues
 from autoglm_throttle.types import Demand, Priority
 from tests.control.quotas import card, seen

@@ -18,10 +18,9 @@ from autoglm_throttle.settings import (
     Problem,
     RoutePolicy,
     Settings,
-    collect_advice,
     settings_table,
 )
-from autoglm_throttle.settings.advice import PREREQUISITES, startup_advice
+from autoglm_throttle.settings.advice import PREREQUISITES, collect_advice, startup_advice
 from autoglm_throttle.settings.problems import MASK, masked_url
 from autoglm_throttle.settings.redis_address import parse_redis_url
 from autoglm_throttle.types import STALL_S
