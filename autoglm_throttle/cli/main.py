@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.cli import check, doctor, gpus, identity, show, tiers
 from autoglm_throttle.cli.command import Command, add_sources
 from autoglm_throttle.cli.output import (
@@ -128,11 +129,30 @@ class _ExactParser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **arguments})
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+class _PrintCompletion(argparse.Action):
+    """Print the completion script of a shell, written by shtab from the parser of all commands, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *values: object) -> None:
+        try:
+            import shtab
+        except ImportError:
+            parser.error(f"--print-completion: the package shtab is missing: {how_to_install('completion')}")
+        write(shtab.complete(_parser((), of_all=True), shell=str(values[1])))
+        parser.exit()
+
+
+def _parser(arguments: Sequence[str], *, of_all: bool = False) -> argparse.ArgumentParser:
+    """Make the parser; only the requested command has its arguments, unless those of all are wanted."""
     parser = _ExactParser(
         prog="autoglm-throttle", description="Inspect and test the limits of a GPU service."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print a completion script for this shell",
+    )
     positionals = [word for word in arguments if not word.startswith("-")]
     requested = positionals[0] if positionals else None
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -142,7 +162,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             command.name, help=command.help, description=command.help.capitalize() + "."
         )
         own.set_defaults(command=command)
-        if command.name == requested:
+        if of_all or command.name == requested:
             command.add_arguments(own)
     return parser
 

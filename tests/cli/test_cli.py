@@ -452,6 +452,24 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert "autoglm-throttle 0." in out
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_script_names_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--print-completion", shell])
+    script = capsys.readouterr().out
+    for name in ("doctor", "--strict", "--find-peak", "--max-gap", "--mask-path"):
+        assert name.removeprefix("--") in script
+
+
+def test_completion_without_its_package_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["--print-completion", "bash"])
+    assert "the package shtab is missing" in capsys.readouterr().err
+
+
 def test_load_test_modules_are_imported_lazily() -> None:
     code = (
         "import sys; from autoglm_throttle.cli import main\ntry: main(['-h'])\nfinally: print(*sys.modules)"
