@@ -59,6 +59,16 @@ def load_pct(row: GpuSample) -> float | None:
     return None if row.graphics_active_ratio is None else 100.0 * row.graphics_active_ratio
 
 
+def power_w(row: GpuSample) -> float | None:
+    """Mean power where it is known, else that of the moment."""
+    return row.power_w if row.power_mean_w is None else row.power_mean_w
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """One number over the other, if both are known and the second is not 0."""
+    return None if part is None or not whole else part / whole
+
+
 def merge(reports: Sequence[FieldReport], now: float) -> MergedDevice:
     """Merge the reports on one device.
 
@@ -261,16 +271,12 @@ def _highest(gpus: Iterable[MergedDevice], ratio: Callable[[GpuSample], float | 
 
 def _memory_ratio(row: GpuSample) -> float | None:
     """Memory in use over the total, at most 1."""
-    ratio = _ratio(row.memory_used_bytes, row.memory_total_bytes)
-    return None if ratio is None else min(ratio, 1.0)
+    used = ratio(row.memory_used_bytes, row.memory_total_bytes)
+    return None if used is None else min(used, 1.0)
 
 
 def _power_ratio(row: GpuSample) -> float | None:
-    return _ratio(row.power_w if row.power_mean_w is None else row.power_mean_w, row.power_limit_w)
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
+    return ratio(power_w(row), row.power_limit_w)
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

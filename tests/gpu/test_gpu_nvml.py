@@ -80,7 +80,7 @@ def test_a_binding_without_a_structure_is_an_unknown_number(
 def test_unpaired_sample_is_released(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     allocate = FakeNvmlLibrary.nvmlGpmSampleAlloc
 
-    def one_only(library: FakeNvmlLibrary, out: object) -> int:
+    def one_only(library: FakeNvml, out: object) -> int:
         return allocate(library, out) if not library.samples else 20
 
     with monkeypatch.context() as patch:

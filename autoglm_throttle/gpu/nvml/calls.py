@@ -26,9 +26,7 @@ CallResult = Any
 """Result of such a function: a number or one of the library's structures."""
 
 raw_attribute: Final = object.__getattribute__
-"""Reads a number out of a structure past the binding. At each access the binding checks in Python whether it
-is text: that was a fifth of the time of a reading.
-"""
+"""Reads a number out of a structure past the binding, whose check for text took a fifth of a reading."""
 
 UNINITIALIZED: Final = 1
 NO_PERMISSION: Final = 4
@@ -51,14 +49,9 @@ class NvmlUninitializedError(Exception):
 
 
 class NvmlCalls:
-    """Guards the calls of one device, and remembers those that cannot work.
+    """Guards the calls of one device with this UUID, and remembers those that cannot work."""
 
-    Args:
-        nvml: the binding.
-        uuid: of the device, for the log.
-    """
-
-    __slots__ = ("_transient", "_unsupported", "error", "nvml", "uuid")
+    __slots__ = ("_unsupported", "error", "nvml", "transient", "uuid")
 
     def __init__(self, nvml: Binding, uuid: str) -> None:
         self.nvml: Binding = nvml
@@ -66,22 +59,19 @@ class NvmlCalls:
         self.error: NvmlError = None
         """The last error in this reading that was neither lasting nor fatal."""
         self._unsupported: dict[str, str] = {}
-        self._transient: list[str] = []
+        self.transient: list[str] = []
+        """Notes on this reading."""
 
     def begin(self) -> None:
         """Begin a new reading: clear its error and its notes."""
         self.error = None
-        self._transient.clear()
+        self.transient.clear()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Fields that the device lacks, then notes on this reading."""
         lasting = (reason for name, reason in self._unsupported.items() if name not in CALLS_WITH_FALLBACK)
-        return (*lasting, *self._transient)
-
-    def add_note(self, text: str) -> None:
-        """Add a note on this reading."""
-        self._transient.append(text)
+        return (*lasting, *self.transient)
 
     def is_unsupported(self, name: str) -> bool:
         """Return whether a call is known never to work."""
@@ -89,15 +79,7 @@ class NvmlCalls:
 
     def call(self, name: str, *arguments: CallResult) -> CallResult:
         """Make one call of the binding; None if it fails."""
-        if name in self._unsupported:
-            return None
-        try:
-            return getattr(self.nvml, name)(*arguments)
-        except AttributeError:
-            self.mark_unsupported(name, "not in this binding")
-        except self.nvml.NVMLError as error:
-            self.handle_error(name, error)
-        return None
+        return self.run(name, lambda: getattr(self.nvml, name)(*arguments))
 
     def run(self, name: str, call: Callable[[], CallResult]) -> CallResult:
         """Run code that uses the binding, under a name of its own; None if it fails."""
@@ -126,7 +108,7 @@ class NvmlCalls:
             self.mark_unsupported(name, str(error))
         else:
             self.error = error
-            self.add_note(f"{name}: {error}")
+            self.transient.append(f"{name}: {error}")
 
     def mark_unsupported(self, name: str, reason: str) -> None:
         """Mark a call as unsupported, and log it once."""

@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from autoglm_throttle.gpu.nvml.calls import Binding, DeviceLostError, Handle, NvmlCalls
-from autoglm_throttle.gpu.nvml.fields import FieldReader, device_specs, mig_specs
+from autoglm_throttle.gpu.nvml.calls import Binding, CallResult, DeviceLostError, Handle, NvmlCalls, NvmlError
+from autoglm_throttle.gpu.nvml.fields import FieldReader, field_specs
 from autoglm_throttle.gpu.nvml.gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
 from autoglm_throttle.types import GpuSample, ThrottleBit
 
@@ -66,25 +66,8 @@ class NvmlHandles:
     """Looks both handles up again; raises the binding's error if the device is still lost."""
 
 
-@dataclass(slots=True)
-class _Constants:
-    """Properties of the product, read once; None: not known yet."""
-
-    sm_clock_max_mhz: float | None = None
-    limit_default_mw: int | None = None
-
-
 class NvmlDevice:
-    """A device or a MIG instance, read by guarded calls.
-
-    Args:
-        nvml: the binding.
-        driver: the driver's version.
-        identity: names the device in its rows.
-        handles: arguments of the calls.
-        clock: monotonic seconds.
-        lost: why the device is out of use, empty while it is not.
-    """
+    """A device or a MIG instance, read by guarded calls; ``lost`` says why it is out of use, if it is."""
 
     def __init__(
         self,
@@ -102,31 +85,26 @@ class NvmlDevice:
         self._lost = lost
         self._calls = NvmlCalls(nvml, identity.uuid)
         whole = identity.kind == "gpu"
-        self._fields = FieldReader(self._calls, device_specs(driver) if whole else mig_specs(driver))
+        self._fields = FieldReader(self._calls, field_specs(driver, whole=whole))
         self._gpm = GpmReader(
             self._calls,
             DEVICE_METRICS if whole else MIG_METRICS,
             support=lambda: nvml.nvmlGpmQueryDeviceSupport(handles.parent),
             fill_sample=self._sample,
         )
-        self._constants = _Constants()
+        self._constants: dict[str, Any] = {}
+        """Properties of the product, by the call that read them."""
         self._retry_due_s = 0.0
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> NvmlError:
         """The last call's error in this reading that was neither lasting nor fatal."""
-        error: Exception | None = self._calls.error
-        return error
+        return self._calls.error
 
     def read(self, *, brief: bool = False) -> GpuSample:
-        """Read all fields of the device.
+        """Read all fields of the device; ``brief`` leaves out slow ones not needed for the load: GPM, links.
 
-        Args:
-            brief: leave out slow fields that are not needed for the load: GPM and the links.
-
-        Returns:
-            A row. A lost device gives one with ``health`` ``lost`` and no numbers,
-            without a driver call except once a minute.
+        A lost device gives a row without numbers, and a driver call once a minute.
 
         Raises:
             NvmlUninitializedError: the library must be opened again.
@@ -183,10 +161,10 @@ class NvmlDevice:
         if self.identity.kind == "gpu":
             values |= self._utilization() | self._power(fields.pop("power_mw", None))
         else:
-            self._calls.add_note("utilization and power are not reported per MIG instance")
+            self._calls.transient.append("utilization and power are not reported per MIG instance")
         values |= fields
         if brief:
-            self._calls.add_note("partial: reading took too long, GPM and the links are left out")
+            self._calls.transient.append("partial: reading took too long, GPM and the links are left out")
         else:
             values |= self._gpm.read(self._clock())
         return values
@@ -212,26 +190,29 @@ class NvmlDevice:
         if used is None:
             used = self._calls.call("nvmlDeviceGetPowerUsage", self._handles.own)
         limit = self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self._handles.own)
-        if self._constants.limit_default_mw is None:
-            call = "nvmlDeviceGetPowerManagementDefaultLimit"
-            self._constants.limit_default_mw = self._calls.call(call, self._handles.own)
-        default = self._constants.limit_default_mw
+        default = self._constant("nvmlDeviceGetPowerManagementDefaultLimit", self._handles.own)
         energy = self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self._handles.own)
-        return {  # the driver counts in mW and mJ
-            "power_w": None if used is None else used / 1000.0,
-            "power_limit_w": None if limit is None else limit / 1000.0,
-            "power_limit_default_w": None if default is None else default / 1000.0,
-            "energy_j": None if energy is None else energy / 1000.0,
+        counts = {
+            "power_w": used,
+            "power_limit_w": limit,
+            "power_limit_default_w": default,
+            "energy_j": energy,
         }
+        # The driver counts in mW and mJ.
+        return {name: None if count is None else count / 1000.0 for name, count in counts.items()}
+
+    def _constant(self, call: str, *arguments: CallResult) -> CallResult:
+        """Read a property of the product, once it is known never again."""
+        if self._constants.get(call) is None:
+            self._constants[call] = self._calls.call(call, *arguments)
+        return self._constants[call]
 
     def _clocks(self) -> dict[str, Any]:
         kind, parent = self._nvml.NVML_CLOCK_SM, self._handles.parent
-        if self._constants.sm_clock_max_mhz is None:
-            self._constants.sm_clock_max_mhz = self._calls.call("nvmlDeviceGetMaxClockInfo", parent, kind)
         reasons = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons", parent)
         return {
             "sm_clock_mhz": self._calls.call("nvmlDeviceGetClockInfo", parent, kind),
-            "sm_clock_max_mhz": self._constants.sm_clock_max_mhz,
+            "sm_clock_max_mhz": self._constant("nvmlDeviceGetMaxClockInfo", parent, kind),
             "throttle": None if reasons is None else frozenset(bit for mask, bit in BITS if reasons & mask),
         }
 

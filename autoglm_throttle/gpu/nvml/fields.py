@@ -45,11 +45,7 @@ smoothing. Between the two nothing is known, and before 575 they did not exist."
 
 
 def throttle_ids(driver: str) -> tuple[int, ...]:
-    """Return the numbers of the fields that count the time spent slowed down.
-
-    Args:
-        driver: the driver's version, such as ``580.126.09``; anything else is taken for an old one.
-    """
+    """Return the fields that count the time slowed down, for a driver such as ``580.126.09``."""
     parts = driver.split(".")
     try:
         version = (int(parts[0]), int(parts[1]))
@@ -85,23 +81,14 @@ LINKS: Final = (
 replays, recoveries, and errors in data that its code found. Meanings as in nvidia-ml-py 13.615.71."""
 
 
-def device_specs(driver: str) -> tuple[FieldSpec, ...]:
-    """Return the fields of a whole device, by the version of its driver."""
-    return (POWER, *mig_specs(driver), *LINKS)
-
-
-def mig_specs(driver: str) -> tuple[FieldSpec, ...]:
-    """Return the fields of the device below a MIG instance that hold for all its instances."""
-    return (FieldSpec("throttled_ns", throttle_ids(driver)),)
+def field_specs(driver: str, *, whole: bool) -> tuple[FieldSpec, ...]:
+    """Return the fields of a whole device, or those that hold for all MIG instances on one."""
+    throttled = FieldSpec("throttled_ns", throttle_ids(driver))
+    return (POWER, throttled, *LINKS) if whole else (throttled,)
 
 
 class FieldReader:
-    """Reads the fields of one device, in one call per reading.
-
-    Args:
-        calls: the device's guarded calls.
-        specs: the fields to read.
-    """
+    """Reads the fields of one device, in one call per reading."""
 
     __slots__ = ("_calls", "_ids")
 
@@ -111,19 +98,7 @@ class FieldReader:
         """Quantities that the device supports, with the fields that it has."""
 
     def read(self, handle: Handle, *, brief: bool = False) -> dict[str, int]:
-        """Read every field that the device may know.
-
-        Args:
-            handle: of the device.
-            brief: leave the links out.
-
-        Returns:
-            Values by the quantity's name; unknown ones are missing.
-
-        Raises:
-            DeviceLostError: the device is lost.
-            NvmlUninitializedError: the library must be opened again.
-        """
+        """Read every field that the device may know, by its name; ``brief`` leaves the links out."""
         wanted = [(one, ids) for one, ids in self._ids.items() if not (brief and one.link)]
         requested = [(number, one.scope) for one, ids in wanted for number in ids]
         answers = self._calls.call(FIELD_CALL, handle, requested) if requested else None
@@ -150,14 +125,9 @@ class FieldReader:
                 total += getattr(
                     raw_attribute(answer, "value"), VALUE_MEMBERS[raw_attribute(answer, "valueType")]
                 )
-        if len(supported) < len(ids):
-            self._drop_unsupported(spec, supported)
-        return None if total is None or not supported else total * spec.factor
-
-    def _drop_unsupported(self, spec: FieldSpec, ids: Sequence[int]) -> None:
-        """Read only the fields that the device has, until the driver is reopened."""
-        if ids:
-            self._ids[spec] = tuple(ids)
-        else:
-            del self._ids[spec]
-            self._calls.mark_unsupported(f"{FIELD_CALL} {spec.name}", "not supported")
+        if supported:
+            self._ids[spec] = tuple(supported)
+            return None if total is None else total * spec.factor
+        del self._ids[spec]
+        self._calls.mark_unsupported(f"{FIELD_CALL} {spec.name}", "not supported")
+        return None

@@ -14,7 +14,7 @@ from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, raw_attribute
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autoglm_throttle.gpu.nvml.calls import CallResult, Handle, NvmlCalls, NvmlError
+    from autoglm_throttle.gpu.nvml.calls import CallResult, Handle, NvmlCalls
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -52,18 +52,6 @@ class GpmReader:
         fill_sample: fills a sample.
     """
 
-    __slots__ = (
-        "_calls",
-        "_fill_sample",
-        "_last",
-        "_metrics",
-        "_request",
-        "_samples",
-        "_support",
-        "_taken_at_s",
-        "_wanted",
-    )
-
     def __init__(
         self,
         calls: NvmlCalls,
@@ -85,24 +73,16 @@ class GpmReader:
         self._last: dict[str, float] = {}
 
     def read(self, now: float) -> dict[str, float]:
-        """Fill the older sample and compare it with the other.
+        """Fill the older sample and compare it with the other; nothing at the first reading, or without GPM.
 
-        Args:
-            now: monotonic seconds. Sooner than `GAP_S` after the last sample, its result is returned again.
-
-        Returns:
-            Names of a `GpuSample` and their values: nothing at the first reading, or without GPM.
-
-        Raises:
-            DeviceLostError: the device is lost.
-            NvmlUninitializedError: the library must be opened again.
+        Sooner than `GAP_S` after the last sample, its result is returned again.
         """
         if self._calls.is_unsupported(SUPPORT_CALL) or (not self._samples and not self._open()):
             return {}
         if self._taken_at_s is not None and now - self._taken_at_s < GAP_S:
             return self._last
         self._last = {}
-        if self._allowed(SAMPLE_CALL, self._fill_oldest) is None:
+        if self._allowed(SAMPLE_CALL, lambda: self._fill_sample(self._samples[0]) or True) is None:
             return {}
         first, self._taken_at_s = self._taken_at_s is None, now
         # The sample just filled becomes the newer one; the other is overwritten next.
@@ -125,18 +105,13 @@ class GpmReader:
             except nvml.NVMLError as error:
                 _log.debug("a GPM sample was not freed: %s", error)
 
-    def _fill_oldest(self) -> bool:
-        self._fill_sample(self._samples[0])
-        return True
-
     def _open(self) -> bool:
         support = self._allowed(SUPPORT_CALL, self._support)
         if support is None:
             return False
         if not support.isSupportedDevice:
-            self._calls.mark_unsupported(
-                SUPPORT_CALL, "only Hopper devices and later report how busy their parts are"
-            )
+            reason = "only Hopper devices and later report how busy their parts are"
+            self._calls.mark_unsupported(SUPPORT_CALL, reason)
             return False
         self._allowed("nvmlGpmSampleAlloc", self._allocate)
         return bool(self._samples)
@@ -162,24 +137,23 @@ class GpmReader:
         request.sample1, request.sample2 = self._samples
         if self._calls.call("nvmlGpmMetricsGet", request) is None:
             return {}
-        values: dict[str, float] = {}
-        for metric, (name, divisor) in zip(self._metrics, self._wanted.values(), strict=True):
-            if not raw_attribute(metric, "nvmlReturn"):
-                values[name] = raw_attribute(metric, "value") / divisor
-        return values
+        return {
+            name: raw_attribute(metric, "value") / divisor
+            for metric, (name, divisor) in zip(self._metrics, self._wanted.values(), strict=True)
+            if not raw_attribute(metric, "nvmlReturn")
+        }
 
     def _allowed(self, name: str, call: Callable[[], CallResult]) -> CallResult:
         """Make a guarded call that the administrator may have forbidden for good."""
-        return self._calls.run(name, lambda: self._unless_forbidden(name, call))
 
-    def _unless_forbidden(self, name: str, call: Callable[[], CallResult]) -> CallResult:
-        try:
-            return call()
-        except self._calls.nvml.NVMLError as error:
-            if error.value != NO_PERMISSION:
-                raise
-            self._mark_forbidden(name, error)
-            return None
+        def unless_forbidden() -> CallResult:
+            try:
+                return call()
+            except self._calls.nvml.NVMLError as error:
+                if error.value != NO_PERMISSION:
+                    raise
+                reason = f"{name}: {error}; the administrator keeps GPM for root"
+                self._calls.mark_unsupported(SUPPORT_CALL, reason)
+                return None
 
-    def _mark_forbidden(self, name: str, error: NvmlError) -> None:
-        self._calls.mark_unsupported(SUPPORT_CALL, f"{name}: {error}; the administrator keeps GPM for root")
+        return self._calls.run(name, unless_forbidden)

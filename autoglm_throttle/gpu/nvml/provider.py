@@ -10,7 +10,6 @@ import importlib
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime import how_to_install
@@ -51,8 +50,8 @@ REMEDIES: Final[dict[int, str]] = {
 READ_SHARE: Final = 0.5
 LEAST_S: Final = 0.2
 MOST_S: Final = 5.0
-"""A reading may take this share of the time since the previous one, within these bounds. The bounds are the
-shortest sampling interval, and half the longest. After that the remaining devices are read in brief.
+"""A reading may take this share of the time since the previous one, within these bounds: the shortest
+interval, and half the longest. After that the remaining devices are read in brief.
 """
 
 EXTRA: Final = "nvml"
@@ -85,7 +84,8 @@ class NvmlProvider:
         self._clock = clock
         self._begun_s: float | None = None
         """When the last reading began."""
-        self._library: _OpenLibrary | None = None
+        self._library: tuple[Binding, int] | None = None
+        """The binding, and the process that opened the library."""
         self._devices: list[NvmlDevice] = []
         self._known_devices: dict[int, DeviceInfo] = {}
         """Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances."""
@@ -107,7 +107,7 @@ class NvmlProvider:
             PackageMissingError: the binding is missing, or is another package of the same name.
             ProviderMisconfigured: a device was named that does not exist; the text lists the present ones.
         """
-        if self._library is not None and self._library.pid != os.getpid():
+        if self._library is not None and self._library[1] != os.getpid():
             self.reset_after_fork()
         try:
             return self._rows()
@@ -123,10 +123,15 @@ class NvmlProvider:
         library, devices = self._library, self._devices
         self.reset_after_fork()
         # A forked child must not close handles of its parent.
-        if library is not None and library.pid == os.getpid():
-            for device in devices:
-                device.close()
-            library.close_library()
+        if library is None or library[1] != os.getpid():
+            return
+        for device in devices:
+            device.close()
+        nvml = library[0]
+        try:
+            nvml.nvmlShutdown()
+        except nvml.NVMLError as error:
+            _log.debug("NVML shutdown: %s", error)
 
     def reset_after_fork(self) -> None:
         """Drop the library and all handles without calling it."""
@@ -152,8 +157,8 @@ class NvmlProvider:
 
     def _open(self) -> None:
         if self._library is None:
-            self._library = _OpenLibrary.open()
-        nvml = self._library.binding
+            self._library = (_open_library(), os.getpid())
+        nvml = self._library[0]
         try:
             driver = driver_version(nvml)
             devices = list_devices(nvml, self._known_devices)
@@ -211,40 +216,8 @@ class NvmlProvider:
         return NvmlDevice(nvml, driver, identity, handles, self._clock, lost)
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenLibrary:
-    """The library, opened by one process."""
-
-    binding: Binding
-    pid: int
-
-    @classmethod
-    def open(cls) -> _OpenLibrary:
-        """Open the library.
-
-        Raises:
-            NotPresentError: there is no driver or no library.
-            ProviderUnavailable: it cannot be opened.
-            PackageMissingError: the binding is missing, or is another package of the same name.
-        """
-        nvml = _import_binding()
-        try:
-            # NO_GPUS: do not fail without a GPU; the list of devices shows that there is none.
-            nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
-        except nvml.NVMLError as error:
-            raise _unavailable(error) from error
-        return cls(nvml, os.getpid())
-
-    def close_library(self) -> None:
-        """Close the library."""
-        try:
-            self.binding.nvmlShutdown()
-        except self.binding.NVMLError as error:
-            _log.debug("NVML shutdown: %s", error)
-
-
-def _import_binding() -> Binding:
-    """Import the binding, and make sure that it is the right one."""
+def _open_library() -> Binding:
+    """Import the binding, make sure that it is the right one, and open the library."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
@@ -256,6 +229,11 @@ def _import_binding() -> Binding:
             "the installed module pynvml is not that of nvidia-ml-py: "
             f"remove the packages pynvml and nvidia-ml-py3, then {how_to_install(EXTRA)}"
         )
+    try:
+        # NO_GPUS: do not fail without a GPU; the list of devices shows that there is none.
+        nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
+    except nvml.NVMLError as error:
+        raise _unavailable(error) from error
     return nvml
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -40,11 +40,6 @@ class EnginePreset:
     tokens: tuple[str, ...] = ("prompt_tokens_total", "generation_tokens_total")
     """These add up."""
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Every name that is read."""
-        return frozenset(self.running + self.queued + self.kv_used + self.preemptions + self.tokens)
-
 
 VLLM: Final = EnginePreset(
     "vllm",
@@ -73,26 +68,17 @@ PRIORITY_LABEL: Final = "priority"
 def parse_engine(
     series: Iterable[Series], preset: EnginePreset, *, source: str, now: float, place: str
 ) -> RefreshInfo | None:
-    """Make one row of all series of an endpoint.
+    """Make one row of all series of an endpoint; None if no name of the preset is there with a number.
 
     Requests and tokens of several engines behind it (data parallel ranks, models, replicas) add up.
-    The fullest cache counts, because a request that meets it waits.
-
-    Args:
-        series: the lines; those with other names are skipped.
-        preset: the names to read.
-        source: the provider's name.
-        now: monotonic seconds at which the reading ended.
-        place: ``host:port``; the row's device and, unless it is this host, its host.
-
-    Returns:
-        The row, or None if no name of the preset is there with a number.
+    The fullest cache counts, because a request that meets it waits. The row's device is ``place``
+    (``host:port``) and, unless it is this host, its host.
     """
     reported = _by_name(series, preset)
     if not reported:
         return None
-    added, fullest = _summed(reported), _fullest(reported)
-    tokens = [total for name in preset.tokens if (total := added((name,))) is not None]
+    tokens = [total for name in preset.tokens if (total := _added(reported, (name,))) is not None]
+    fills = [value for _, value in _first(reported, preset.kv_used)]
     models = {labels.get("model_name", "") for rows in reported.values() for labels, _ in rows} - {""}
     sample = GpuSample(
         device=place,
@@ -102,18 +88,18 @@ def parse_engine(
         host="" if is_reachable(place) else place,
         kind="engine",
         name=models.pop()[:MOST_CHARACTERS] if len(models) == 1 else "",
-        running=added(preset.running),
-        queued=added(preset.queued),
-        kv_used_ratio=fullest(preset.kv_used),
+        running=_added(reported, preset.running),
+        queued=_added(reported, preset.queued),
+        kv_used_ratio=max(fills, default=None),
         tokens_total=sum(tokens) if tokens else None,
-        preemptions_total=added(preset.preemptions),
+        preemptions_total=_added(reported, preset.preemptions),
     )
     return RefreshInfo(sample)
 
 
 def _by_name(series: Iterable[Series], preset: EnginePreset) -> dict[str, _Rows]:
     prefix = re.compile(rf"(?:ray_)?{preset.name}[:_]")
-    names = preset.names
+    names = {*preset.running, *preset.queued, *preset.kv_used, *preset.preemptions, *preset.tokens}
     reported: dict[str, _Rows] = {}
     for one in series:
         match = prefix.match(one.name)
@@ -122,33 +108,23 @@ def _by_name(series: Iterable[Series], preset: EnginePreset) -> dict[str, _Rows]
     return reported
 
 
-def _summed(reported: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], int | None]:
-    def added(names: tuple[str, ...]) -> int | None:
-        rows = next((reported[name] for name in names if name in reported), None)
-        if rows is None:
-            return None
-        groups: dict[frozenset[tuple[str, str]], float] = {}
-        for labels, value in _totals(rows):
-            # Ranks of one engine share the key; replicas differ in other labels and add up.
-            key = frozenset((name, text) for name, text in labels.items() if name not in RANK_LABELS)
-            groups[key] = max(value, groups.get(key, -math.inf))
-        return round(sum(groups.values()))
-
-    return added
+def _first(reported: Mapping[str, _Rows], names: tuple[str, ...]) -> _Rows:
+    """Rows of the first name that is present."""
+    return next((reported[name] for name in names if name in reported), [])
 
 
-def _fullest(reported: Mapping[str, _Rows]) -> Callable[[tuple[str, ...]], float | None]:
-    def fullest(names: tuple[str, ...]) -> float | None:
-        rows = next((reported[name] for name in names if name in reported), None)
-        return None if rows is None else max(value for _, value in rows)
-
-    return fullest
-
-
-def _totals(rows: _Rows) -> _Rows:
-    # Without the sum, the parts are the whole.
-    sums = [row for row in rows if row[0].get(PRIORITY_LABEL) == ""]
-    return sums or rows
+def _added(reported: Mapping[str, _Rows], names: tuple[str, ...]) -> int | None:
+    rows = _first(reported, names)
+    if not rows:
+        return None
+    # Without the sum over the priorities, the parts are the whole.
+    rows = [row for row in rows if row[0].get(PRIORITY_LABEL) == ""] or rows
+    groups: dict[frozenset[tuple[str, str]], float] = {}
+    for labels, value in rows:
+        # Ranks of one engine share the key; replicas differ in other labels and add up.
+        key = frozenset((name, text) for name, text in labels.items() if name not in RANK_LABELS)
+        groups[key] = max(value, groups.get(key, -math.inf))
+    return round(sum(groups.values()))
 
 
 def is_reachable(place: str) -> bool:

@@ -33,9 +33,7 @@ writes a name with unusual characters.
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _UNESCAPED: Final = {"n": "\n", '"': '"', "\\": "\\"}
 MOST_LINES: Final = 100_000
-"""Maximum lines of a text. A host of 16 devices has a thousand, an engine five thousand. Two million short
-lines, as a page of 8 MiB can hold, would take four seconds of the interpreter and 360 MB.
-"""
+"""Maximum lines of a text. An engine has five thousand; the 2 million of 8 MiB would take 4 s and 360 MB."""
 
 _EOF: Final = "# EOF"
 _CHARACTERS_SHOWN: Final = 60
@@ -58,15 +56,9 @@ class Series(NamedTuple):
 
 
 def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
-    """Parse a whole text.
+    """Parse a whole text into a series for each line, in their order, without comments and blank lines.
 
-    Args:
-        text: as the source sent it.
-        openmetrics: whether it is OpenMetrics, which counts time in seconds instead of milliseconds,
-            may append exemplars, and marks its end.
-
-    Returns:
-        A series for each line, in their order; comments and blank lines are skipped.
+    OpenMetrics counts time in seconds instead of milliseconds, may append exemplars, and marks its end.
 
     Raises:
         MalformedExpositionError: a line cannot be read, there are more than `MOST_LINES`, or the text is

@@ -62,20 +62,14 @@ class RefreshDetector:
         return max(known) if known else self._source.period_s
 
     def date(self, infos: Iterable[RefreshInfo], now: float, wall_s: float) -> list[GpuSample]:
-        """Set the age of each row's measurement.
+        """Return the rows of one complete reading with ``age_s`` and ``period_s``.
 
-        Args:
-            infos: one complete reading.
-            now: monotonic seconds at which it ended.
-            wall_s: Unix time at that moment, by the clock that the stamps were made with.
-
-        Returns:
-            The rows with ``age_s`` and ``period_s``. An unchanged row keeps its time of measurement:
-            ``taken_at_s - age_s`` stands still.
+        The reading ended at ``now``; ``wall_s`` is the Unix time then, by the clock of the stamps. An
+        unchanged row keeps its time of measurement: ``taken_at_s - age_s`` stands still.
         """
         rows = list(infos)
         # frozenset: a source may list its rows in any order.
-        self._source.observe(frozenset(_without_time(row.sample) for row in rows), now, now)
+        self._source.observe(frozenset(replace(row.sample, taken_at_s=0.0) for row in rows), now, now)
         for key in [key for key, clock in self._clocks.items() if now - clock.observed_s > FORGET_S]:
             del self._clocks[key]
         dated = [self._dated(row, now, wall_s) for row in rows]
@@ -87,14 +81,12 @@ class RefreshDetector:
 
     def _dated(self, row: RefreshInfo, now: float, wall_s: float) -> GpuSample:
         key = (row.sample.host, row.sample.device)
-        stamped = row.stamp_s is not None
         clock = self._source
-        if stamped or row.counter is not None:
+        if row.stamp_s is not None or row.counter is not None:
             clock = self._clocks.setdefault(key, _SeriesClock())
             value = row.stamp_s if row.counter is None else row.counter
-            clock.observe(
-                value, now, now - max(0.0, wall_s - row.stamp_s) if row.stamp_s is not None else now
-            )
+            measured_s = now if row.stamp_s is None else now - max(0.0, wall_s - row.stamp_s)
+            clock.observe(value, now, measured_s)
         period_s = clock.period_s if clock.period_s is not None else self._source.period_s
         return replace(row.sample, taken_at_s=now, age_s=max(0.0, now - clock.measured_s), period_s=period_s)
 
@@ -121,7 +113,3 @@ class _SeriesClock:
             self._gaps.append(measured_s - self.measured_s)
         self._value, self.measured_s = value, measured_s
         self._changes += 1
-
-
-def _without_time(sample: GpuSample) -> GpuSample:
-    return replace(sample, taken_at_s=0.0)

@@ -1,11 +1,9 @@
 """Fetches one page over HTTP within one deadline, from name resolution to the last byte.
 
 Timeouts of sockets bound one operation each; a server that sends a byte a second passes them for ever.
-So each operation gets the time that remains, headers and TLS included. Name resolution is the one step
-that cannot be bounded from outside: if it hangs, use an address in the URL.
-
-It is the standard library's client without its openers: no proxy variable reroutes a loopback scrape, no
-redirect carries a password to another host, and no connection stays open for a fork to share.
+So each operation gets the time that remains, headers and TLS included. Only name resolution cannot be
+bounded: if it hangs, use an address in the URL. No proxy variable reroutes a loopback scrape, no redirect
+carries a password to another host, and no connection stays open for a fork to share.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.gpu import ScrapeUrl
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB. A larger
-answer is a wrong address, and must not fill our memory.
-"""
+"""Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB."""
 
 CHUNK_BYTES: Final = 64 * 1024
 
@@ -45,17 +41,9 @@ STATUS_ADVICE: Final = {
 }
 """Status -> advice for the operator."""
 
-NO_PAGE_OF_THIS_PATH: Final = "there is no such page: the path in the URL is another one"
-
 
 class WrongStatusError(ProviderUnavailable):
-    """The server answered with a status other than 200.
-
-    Args:
-        status: the number.
-        start: the beginning of the body, at most ``CHUNK_BYTES``.
-        advice: remedy for the operator; empty: none is known.
-    """
+    """The server answered with a status other than 200; ``start`` is the beginning of its body."""
 
     def __init__(self, status: int, start: bytes, advice: str = "") -> None:
         super().__init__(f"answers {status}" + (f" ({advice})" if advice else ""))
@@ -73,12 +61,7 @@ class HttpPage:
 
 
 class Deadline:
-    """Tracks the time that remains of one operation.
-
-    Args:
-        timeout_s: seconds from now.
-        clock: monotonic seconds.
-    """
+    """Tracks the time that remains of one operation."""
 
     def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
         self.timeout_s = timeout_s
@@ -86,11 +69,7 @@ class Deadline:
         self._until_s = clock() + timeout_s
 
     def remaining_s(self) -> float:
-        """Return the remaining seconds, above 0.
-
-        Raises:
-            TimeoutError: the deadline has passed.
-        """
+        """Return the remaining seconds, above 0; raise ``TimeoutError`` if the deadline has passed."""
         remaining_s = self._until_s - self._clock()
         if remaining_s <= 0.0:
             raise TimeoutError
@@ -98,20 +77,13 @@ class Deadline:
 
 
 def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> HttpPage:
-    """Get a page; blocks.
+    """Get the page at ``target`` (path and query), inflated if it was compressed; blocks.
 
-    Args:
-        url: the server; its login is sent as basic authentication.
-        target: path and query.
-        deadline: until the last byte.
-
-    Returns:
-        The page, inflated if it was compressed.
+    The login of the URL is sent as basic authentication.
 
     Raises:
         ProviderUnavailable: it is not there in time or in full, is larger than ``MOST_BYTES``, or cannot be
-            read; its subclass ``WrongStatusError``: the status is not 200. No text of these contains the
-            login.
+            read; its subclass ``WrongStatusError``: the status is not 200. No text contains the login.
     """
     try:
         with closing(_DeadlineConnection(url, deadline)) as connection:
@@ -153,13 +125,12 @@ def _page(answer: HTTPResponse, url: ScrapeUrl) -> HttpPage:
 
 
 def _advice(answer: HTTPResponse, url: ScrapeUrl) -> str:
-    """Return the advice for a status."""
     if 300 <= answer.status < 400:
         target = answer.getheader("Location", "")
         where = f": it points to {masked_url(target)!a:.200}" if target else ""
         return f"redirects are not followed{where}"
     if answer.status == 404 and url.path not in {"", "/"}:
-        return NO_PAGE_OF_THIS_PATH
+        return "there is no such page: the path in the URL is another one"
     return STATUS_ADVICE.get(answer.status, "")
 
 
@@ -209,27 +180,17 @@ class _DeadlineSocket(socket.socket):
 
     deadline: Deadline
 
-    def recv_into(self, buffer: Buffer, nbytes: int = 0, flags: int = 0) -> int:
-        self.settimeout(self.deadline.remaining_s())
-        return super().recv_into(buffer, nbytes, flags)
-
-    def sendall(self, data: Buffer, flags: int = 0) -> None:
-        self.settimeout(self.deadline.remaining_s())
-        super().sendall(data, flags)
-
-
-class _DeadlineTlsSocket(SSLSocket):
-    """TLS socket with a common deadline."""
-
-    deadline: Deadline
-
     def recv_into(self, buffer: Buffer, nbytes: int | None = None, flags: int = 0) -> int:
         self.settimeout(self.deadline.remaining_s())
-        return super().recv_into(buffer, nbytes, flags)
+        return super().recv_into(buffer, nbytes or 0, flags)
 
     def sendall(self, data: Buffer, flags: int = 0) -> None:
         self.settimeout(self.deadline.remaining_s())
         super().sendall(data, flags)
+
+
+class _DeadlineTlsSocket(_DeadlineSocket, SSLSocket):
+    """TLS socket with a common deadline."""
 
 
 @functools.cache

@@ -32,29 +32,21 @@ MOST_DEVICES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """Source to read, and its options.
-
-    Args:
-        kind: ``dcgm``, ``prometheus``, ``vllm`` or ``sglang``.
-        url: address of the server.
-        selector: PromQL label matchers; for ``prometheus``.
-        timeout_s: for one reading.
-    """
+    """Source to read, and its options."""
 
     kind: str
+    """``dcgm``, ``prometheus``, ``vllm`` or ``sglang``."""
     url: ScrapeUrl
     selector: str = ""
+    """PromQL label matchers; for ``prometheus``."""
     timeout_s: float = TIMEOUT_S
 
 
 class ScrapeProvider:
     """Reads one address. Each reading is a connection of its own.
 
-    Args:
-        scrape: the source.
-        name: source of the samples; None: kind, host and port. Never shows a login, path or query.
-        clock: monotonic seconds.
-        wall: Unix seconds, for numbers that come with a time.
+    The name, by default kind, host and port, never shows a login, path or query. ``wall`` returns Unix
+    seconds, for numbers that come with a time.
     """
 
     def __init__(
@@ -66,9 +58,8 @@ class ScrapeProvider:
         wall: Clock = time.time,
     ) -> None:
         self.name: str = name or f"{scrape.kind}:{scrape.url.place}"
-        read, min_interval_s = _KINDS[scrape.kind]
-        self._read = read
-        self.min_interval_s: float = min_interval_s
+        self.min_interval_s: float
+        self._read, self.min_interval_s = _KINDS[scrape.kind]
         self._scrape = scrape
         self._clock = clock
         self._wall = wall
@@ -199,6 +190,5 @@ _KINDS: Final[Mapping[str, tuple[Callable[[_ScrapeRun], _ScrapeResult], float]]]
     "sglang": (_read_engine, 0.2),
 }
 """Kind -> reader, and the shortest interval. An exporter collects every 30 s by default. It is still read
-each
-second: a new measurement then appears within a second, and costs the exporter one page.
+each second: a new measurement then appears within a second, and costs the exporter one page.
 """

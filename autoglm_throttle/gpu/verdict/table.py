@@ -4,9 +4,7 @@ The first row of ``TABLE`` that matches is the condition. A term with an unknown
 Utilization is a duty cycle, so no row but ``idle``, ``working`` and ``unknown`` rests on it alone.
 
 Progress and requests in flight are the service's as a whole, because no source assigns answers to devices.
-Each device's own power, multiprocessors and clock separate it from the others. If a group that computes
-together hangs, every device that spins is stalled. A device that rests while another one works is idle,
-not starved. A hung device beside a working one shows as underfed, since there is progress.
+So a hung device beside a working one shows as underfed, and one that rests beside it as idle, not starved.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     Rule = Callable[["VerdictInput", VerdictSettings], bool]
     SignalCheck = tuple[str, Rule]
 
-
 BUSY_PCT: Final = 85.0
 """Utilization from which a device reports itself busy, %: the first band of the default control table."""
 
@@ -36,22 +33,16 @@ IDLE_PCT: Final = 10.0
 """Utilization below which a device with no work is idle, %; chosen: display and monitoring cost a few."""
 
 POWER_OF_BASELINE: Final = 0.25
-"""Power above idle, over its baseline, from which a device without progress works as usual; chosen. A device
-that spins draws little more than one that idles with its clocks up.
-"""
+"""Power above idle, over its baseline, from which a device works; chosen: spinning takes little."""
 
 SM_OF_BASELINE: Final = 0.50
-"""Share of multiprocessors with work, over its baseline, with the same meaning; chosen. One block spins, many
-worked before.
-"""
+"""Share of multiprocessors with work, over its baseline, likewise; chosen: one block spins."""
 
 DRAM_WORKING: Final = 0.40
-"""Share of time in which the memory moves data, from which the device works, even with few multiprocessors
-('memory-active' of KempnerPulse; the practical peak is 0.8).
-"""
+"""Share of time with memory traffic from which it works ('memory-active' of KempnerPulse; peak 0.8)."""
 
 TENSOR_WORKING: Final = 0.15
-"""Share of time in which the tensor cores work, from which it does ('tensor compute' of KempnerPulse)."""
+"""Share of time with work of the tensor cores from which it works ('tensor compute' of KempnerPulse)."""
 
 DEGRADED_SHARE: Final = 0.50
 """Progress over its baseline, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
@@ -60,14 +51,10 @@ THROTTLED_SHARE: Final = 0.20
 """Share of time slowed down from which a device is throttled; chosen."""
 
 SLOW_CLOCK: Final = 0.85
-"""Clock over full speed from which a device at its power limit is not throttled; chosen. A change of work
-moves the clock at one limit by a tenth.
-"""
+"""Clock over full speed from which a device at its limit is not throttled; chosen: work moves it by 0.1."""
 
 LOWERED_LIMIT: Final = 0.95
-"""Power limit over the default limit, from which being at it is no throttling; chosen. Some drivers report
-the limit with the sensor's noise.
-"""
+"""Power limit over the default from which being at it is no throttling; chosen: the report has noise."""
 
 HOST_LOAD: Final = 0.80
 """Processes that want a core, per core, from which the host is the bottleneck."""
@@ -147,12 +134,10 @@ def _makes_progress(it: VerdictInput) -> bool:
 
 
 def _is_working(it: VerdictInput) -> bool:
-    """Return whether memory or tensor cores are at work, with any number of active multiprocessors."""
     return _at_least(it.dram_active_ratio, DRAM_WORKING) or _at_least(it.tensor_active_ratio, TENSOR_WORKING)
 
 
 def _is_idle(it: VerdictInput) -> bool:
-    """Return whether the device does nothing, and has nothing to do."""
     return _under(it.utilization_pct, IDLE_PCT) and (not it.in_flight or bool(it.others_active))
 
 
@@ -202,10 +187,8 @@ def _underfed(it: VerdictInput, settings: VerdictSettings) -> bool:
 def _productive(it: VerdictInput, settings: VerdictSettings) -> bool:
     if not _busy(it) or not _makes_progress(it):
         return False
-    strong = _at_least(it.sm_active_ratio, settings.sm_underfed) or _at_least(
-        it.power_share, settings.power_underfed
-    )
-    return strong or _is_working(it)
+    sm, power = settings.sm_underfed, settings.power_underfed
+    return _at_least(it.sm_active_ratio, sm) or _at_least(it.power_share, power) or _is_working(it)
 
 
 def _unknown(it: VerdictInput) -> bool:
@@ -304,42 +287,21 @@ SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
 def classify(
     it: VerdictInput, settings: VerdictSettings, table: tuple[tuple[GpuCondition, Rule], ...] = TABLE
 ) -> GpuCondition:
-    """Classify one device.
-
-    Args:
-        it: its signals.
-        settings: the thresholds.
-        table: ``TABLE``, or ``IMMEDIATE_RULES`` for conditions that need no history.
-
-    Returns:
-        The first condition with a matching rule; the last rule always matches.
-    """
+    """Return the first condition of the table with a matching rule; the last rule always matches."""
     return next(condition for condition, matches in table if matches(it, settings))
 
 
 def confidence(
     condition: GpuCondition, it: VerdictInput, settings: VerdictSettings
 ) -> tuple[float, dict[str, float]]:
-    """Compute the confidence of a condition, and its evidence.
+    """Compute the confidence of a condition, 0..1, and its evidence: the known signals by name.
 
-    Args:
-        condition: any.
-        it: the device's signals.
-        settings: the thresholds.
-
-    Returns:
-        The confidence, 0..1: of all signals of this condition, the share that is known and
-        agrees; an unknown signal lowers it like one that disagrees. And the known ones by name.
-        ``lost`` is no inference: 1.
+    The confidence is the share of all signals of the condition that are known and agree. ``lost`` is no
+    inference: 1.
     """
     signals = SIGNALS[condition]
     if not signals:
         return 1.0, {}
-    evidence: dict[str, float] = {}
-    agree = 0
-    for name, agrees in signals:
-        value: float | None = getattr(it, name)
-        if value is not None:
-            evidence[name] = value
-            agree += agrees(it, settings)
-    return agree / len(signals), evidence
+    values = {name: getattr(it, name) for name, _ in signals}
+    agree = sum(values[name] is not None and agrees(it, settings) for name, agrees in signals)
+    return agree / len(signals), {name: value for name, value in values.items() if value is not None}

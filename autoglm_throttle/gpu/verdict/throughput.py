@@ -1,8 +1,7 @@
 """Tracks the throughput of the service, now and compared with its baseline; no device reports it.
 
 Throughput is the engines' token rate where an engine reports it, else our own completions plus streamed
-parts per second. It is that of the service as a whole: no source assigns tokens to devices. A rate is a
-count over a window, never between two samples: one answer every three seconds is steady progress.
+parts per second. A rate is a count over a window: one answer every three seconds is steady progress.
 
 The baseline is an average of 60 s, stored apart for each level of requests in flight: two levels differ by
 at least 25 % and are not compared. The baseline is frozen while throughput is below half of it, so that a
@@ -29,9 +28,7 @@ WINDOW_S: Final = 10.0
 """Shortest window: the time without progress that makes a stall."""
 
 WINDOW_MAX_S: Final = 60.0
-"""Longest window. Between the two it is as long as the slowest answers take, p95: a service with answers of
-40 s shows nothing for 40 s, and nothing is wrong.
-"""
+"""Longest window. Between the two it is p95 of the answers, which show nothing until they end."""
 
 TIME_CONSTANT_S: Final = 60.0
 """Time constant of the baseline."""
@@ -43,9 +40,7 @@ LEVEL_FACTOR: Final = 1.25
 """Levels of requests in flight: two loads of one level differ by at most this factor."""
 
 EVENTS: Final = 50.0
-"""Completions or parts that a window must usually hold to show a collapse. 50 random events fall to half of
-themselves once in 50 000 windows, 20 of them once in 200.
-"""
+"""Events that a window must usually hold to show a collapse: 50 halve by chance once in 50 000 windows."""
 
 EVENTS_EXPLAINED: Final = 20.0
 """Events that are enough to show that there is no collapse."""
@@ -57,9 +52,7 @@ FORGET_S: Final = 600.0
 """Seconds of such a shortfall after which it becomes the baseline."""
 
 MIN_STEADY: Final = 0.9
-"""Share of the time in which an engine's tokens must usually grow to be compared. SGLang counts them when an
-answer is done, and between two answers that says nothing.
-"""
+"""Share of the time in which tokens must grow to be compared; SGLang counts them when an answer is done."""
 
 _TOKENS: Final = "tokens"
 _ANSWERS: Final = "answers"
@@ -110,14 +103,7 @@ class _Measurement:
     """Seconds in which tokens were produced."""
 
     def done(self, units: tuple[str, ...]) -> float:
-        """Return the sum of these units."""
         return math.fsum(getattr(self, unit) for unit in units)
-
-
-@dataclass(frozen=True, slots=True)
-class _EngineThroughput:
-    per_s: float
-    running: int | None
 
 
 class ThroughputTracker:
@@ -153,16 +139,7 @@ class ThroughputTracker:
         return len(self._measurements)
 
     def update(self, view: GpuView, work: ServiceStats, now: float) -> Throughput:
-        """Add the current counts.
-
-        Args:
-            view: its engines count; a repeated reading does no harm.
-            work: our own requests.
-            now: monotonic seconds, not before that of the call before.
-
-        Returns:
-            The throughput.
-        """
+        """Add the current counts; a repeated reading does no harm."""
         engines = _engines(view)
         passed_s, latest = self._advance(work, engines, now)
         window_s = min(max(WINDOW_S, work.p95_s or 0.0), WINDOW_MAX_S)
@@ -177,7 +154,7 @@ class ThroughputTracker:
         )
 
     def _advance(
-        self, work: ServiceStats, engines: _EngineThroughput | None, now: float
+        self, work: ServiceStats, engines: tuple[float, int | None] | None, now: float
     ) -> tuple[float, _Measurement]:
         """Add the progress since the last call; return its seconds (0 after a new source) and the sums."""
         last, by_engines = self._latest, engines is not None
@@ -193,11 +170,15 @@ class ThroughputTracker:
         self._answers, self._parts = work.completed_total, work.chunks_total
         tokens, level = 0.0, float(work.in_flight)
         if engines is not None:
-            tokens = engines.per_s * passed_s
-            level = level if engines.running is None else engines.running
+            per_s, running = engines
+            tokens, level = per_s * passed_s, level if running is None else running
         if tokens > 0.0 or answers or parts:
             self._progressed_s, self._has_progressed = now, True
-        self._record_in_flight(work.in_flight, now)
+        if not work.in_flight:
+            self._busy_since_s = None
+        else:
+            self._last_in_flight_s = now
+            self._busy_since_s = now if self._busy_since_s is None else self._busy_since_s
         latest = self._latest = _Measurement(
             now,
             last.tokens + tokens,
@@ -214,14 +195,6 @@ class ThroughputTracker:
         self._answers, self._parts = work.completed_total, work.chunks_total
         self._has_progressed = bool(self._answers or self._parts)
 
-    def _record_in_flight(self, in_flight: int, now: float) -> None:
-        if not in_flight:
-            self._busy_since_s = None
-            return
-        self._last_in_flight_s = now
-        if self._busy_since_s is None:
-            self._busy_since_s = now
-
     def _append(self, measurement: _Measurement) -> None:
         measurements = self._measurements
         if measurement.at_s - measurements[-1].at_s >= _STEP_S:
@@ -233,9 +206,8 @@ class ThroughputTracker:
     def _measurement_before(self, ago_s: float, now: _Measurement) -> _Measurement:
         """Return the youngest measurement of at least this age, else the oldest one."""
         latest_s = now.at_s - ago_s
-        return next(
-            (mark for mark in reversed(self._measurements) if mark.at_s <= latest_s), self._measurements[0]
-        )
+        marks = self._measurements
+        return next((mark for mark in reversed(marks) if mark.at_s <= latest_s), marks[0])
 
     def _rate(self, units: tuple[str, ...], window_s: float, now: _Measurement) -> float | None:
         start = self._measurement_before(window_s, now)
@@ -296,13 +268,11 @@ class ThroughputTracker:
                 continue
             needed_s = max(window_s, events / one.per_s)
             rate = None if self._level(needed_s, now) is None else self._rate((unit,), needed_s, now)
-            if rate is not None and not self._unstreamed(unit, rate, needed_s, now):
+            # Answers that arrive without parts are not streamed any more: that is no collapse.
+            unstreamed = unit == _PARTS and not rate and self._rate((_ANSWERS,), needed_s, now)
+            if rate is not None and not unstreamed:
                 shares.append(rate / one.per_s)
         return shares
-
-    def _unstreamed(self, unit: str, rate: float, window_s: float, now: _Measurement) -> bool:
-        """Return whether answers arrive unstreamed: missing parts are then no collapse."""
-        return unit == _PARTS and not rate and bool(self._rate((_ANSWERS,), window_s, now))
 
     def _level(self, window_s: float, now: _Measurement) -> int | None:
         """Number the level of requests in flight; None: there are none, or their number changed."""
@@ -320,8 +290,8 @@ class ThroughputTracker:
         return round(math.log(mean) / math.log(LEVEL_FACTOR))
 
 
-def _engines(view: GpuView) -> _EngineThroughput | None:
-    """Sum the engines' reports; None: no engine reports its tokens, or the reports are too old."""
+def _engines(view: GpuView) -> tuple[float, int | None] | None:
+    """Sum the engines' tokens per second and running requests; None: none reports tokens, or lately."""
     newest_s = view.engines_at_s
     if not view.engines or newest_s is None:
         return None
@@ -329,10 +299,8 @@ def _engines(view: GpuView) -> _EngineThroughput | None:
     if not reporting:
         return None
     running = [row.running for row in reporting if row.running is not None]
-    return _EngineThroughput(
-        per_s=math.fsum(row.tokens_per_s or 0.0 for row in reporting),
-        running=sum(running) if len(running) == len(reporting) else None,
-    )
+    per_s = math.fsum(row.tokens_per_s or 0.0 for row in reporting)
+    return per_s, sum(running) if len(running) == len(reporting) else None
 
 
 def _is_recent(row: GpuSample, newest_s: float) -> bool:

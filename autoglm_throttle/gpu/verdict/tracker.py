@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from autoglm_throttle.gpu.aggregate import load_pct, power_w, ratio
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.verdict.baselines import ClockBaseline, PowerBaseline, WorkBaseline
 from autoglm_throttle.gpu.verdict.table import (
@@ -53,14 +54,7 @@ _IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of
 
 
 class VerdictTracker:
-    """Tracks the verdict of each device; for one listener, which calls it in the order of time.
-
-    Args:
-        settings: the thresholds.
-        gpu: the queue that counts as a full load.
-        span_s: seconds that the samples of a condition must span.
-        first_s: seconds without progress that make a stall of a device without a baseline.
-    """
+    """Tracks the verdict of each device; for one listener, which calls it in the order of time."""
 
     __slots__ = ("_devices", "_new_history", "_queue_target", "_throughput")
 
@@ -82,12 +76,7 @@ class VerdictTracker:
         return f"VerdictTracker({text})"
 
     def update(self, view: GpuView, work: ServiceStats, now: float) -> GpuView:
-        """Update the verdicts of all devices.
-
-        Args:
-            view: all devices; a repeated measurement of a device changes nothing.
-            work: statistics of our own requests.
-            now: monotonic seconds, not before that of the call before.
+        """Update the verdicts of all devices; a repeated measurement of a device changes nothing.
 
         Returns:
             The same view with ``verdicts`` of all devices (engines get none), and with a capacity in which a
@@ -131,7 +120,7 @@ def _build_context(
     values = [
         pct
         for row in view.devices
-        if row.kind != "engine" and row.health != "lost" and (pct := _utilization(row)) is not None
+        if row.kind != "engine" and row.health != "lost" and (pct := load_pct(row)) is not None
     ]
     return _Context(
         work=work,
@@ -145,14 +134,12 @@ def _build_context(
     )
 
 
+@dataclass(slots=True)
 class _Streak:
     """Counts new samples in a row and the time that they span."""
 
-    __slots__ = ("_count", "_started_s")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._started_s = 0.0
+    _count: int = 0
+    _started_s: float = 0.0
 
     def add(self, at_s: float) -> None:
         if not self._count:
@@ -177,13 +164,7 @@ class _Hysteresis:
         self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
 
     def next(self, current: GpuCondition, condition: GpuCondition, at_s: float) -> GpuCondition | None:
-        """Return the condition that holds after a new sample; None: too few samples agree.
-
-        Args:
-            current: the condition in force.
-            condition: that of the sample.
-            at_s: time of the sample.
-        """
+        """Return the condition in force after a new sample; None: too few samples agree."""
         if condition is not self._candidate:
             self._candidate = condition
             self._agreeing.restart()
@@ -232,11 +213,9 @@ class _DeviceHistory:
     @property
     def speed_share(self) -> float:
         """Clock over full speed, 0.2..1; 1 where it is not known, or as slow as since the start."""
-        return (
-            math.fsum(self._clocks) / len(self._clocks)
-            if self._clocks and not self._at_initial_limit
-            else 1.0
-        )
+        if not self._clocks or self._at_initial_limit:
+            return 1.0
+        return math.fsum(self._clocks) / len(self._clocks)
 
     def _restart(self) -> None:
         """Reset the history of samples; the baselines of power and clock remain."""
@@ -259,11 +238,8 @@ class _DeviceHistory:
             self._set_verdict(GpuCondition.UNKNOWN, VerdictInput(), now)
 
     def _set_verdict(self, condition: GpuCondition, inputs: VerdictInput, now: float) -> None:
-        current = self.verdict
-        share, evidence = confidence(condition, inputs, self._settings)
-        self.verdict = GpuVerdict(
-            condition, current.since_s if current.condition is condition else now, share, evidence
-        )
+        since_s = self.verdict.since_s if self.verdict.condition is condition else now
+        self.verdict = GpuVerdict(condition, since_s, *confidence(condition, inputs, self._settings))
 
     def _next_condition(self, inputs: VerdictInput, throughput: Throughput, at_s: float) -> GpuCondition:
         """Return the next condition; entering and leaving one takes several agreeing samples."""
@@ -280,16 +256,12 @@ class _DeviceHistory:
     def _is_disproved(self, row: GpuSample, context: _Context, now: float) -> bool:
         """Return whether our own requests end the stall of a device with outdated telemetry."""
         stale_s = max(stale_at_least_s(context.interval_s), BELIEVED_PERIODS * (row.period_s or 0.0))
-        silent = now - self._measured_s > stale_s
-        return (
-            silent
-            and self.verdict.condition is GpuCondition.STALLED
-            and self._stall_is_over(context.throughput)
-        )
+        is_stalled = self.verdict.condition is GpuCondition.STALLED
+        return is_stalled and now - self._measured_s > stale_s and self._stall_is_over(context.throughput)
 
     def _build_input(self, row: GpuSample, context: _Context, at_s: float) -> VerdictInput:
         work, throughput = context.work, context.throughput
-        percent = _utilization(row)
+        percent = load_pct(row)
         busy = percent is not None and percent >= BUSY_PCT
         active = percent is not None and percent >= IDLE_PCT
         self._clock.learn(row, at_s, busy=busy)
@@ -298,14 +270,9 @@ class _DeviceHistory:
         if clock is not None:
             self._clocks.append(clock)
         bits = row.throttle
-        for baseline, value in ((self._work_w, _power_w(row)), (self._work_sm, row.sm_active_ratio)):
-            baseline.learn(
-                value,
-                at_s,
-                active=active,
-                has_in_flight=work.in_flight > 0,
-                progressed_s=throughput.progressed_s,
-            )
+        in_flight, progressed_s = work.in_flight > 0, throughput.progressed_s
+        for baseline, value in ((self._work_w, power_w(row)), (self._work_sm, row.sm_active_ratio)):
+            baseline.learn(value, at_s, active=active, has_in_flight=in_flight, progressed_s=progressed_s)
         return VerdictInput(
             utilization_pct=percent,
             fullest_pct=context.fullest_pct,
@@ -313,12 +280,12 @@ class _DeviceHistory:
             power_share=self._power_share(row, at_s, idle=percent is not None and not active, busy=busy),
             power_of_baseline=self._power_of_baseline(row),
             sm_active_ratio=row.sm_active_ratio,
-            sm_of_baseline=_ratio(row.sm_active_ratio, self._work_sm.mean),
+            sm_of_baseline=ratio(row.sm_active_ratio, self._work_sm.mean),
             dram_active_ratio=row.dram_active_ratio,
             tensor_active_ratio=row.tensor_active_ratio,
             fault_bits=None if bits is None else float(len(bits - {"sw_power_cap"})),
             power_cap=None if bits is None else float("sw_power_cap" in bits),
-            limit_share=_limit_share(row),
+            limit_share=ratio(row.power_limit_w, row.power_limit_default_w),
             throttled_ratio=row.throttled_ratio,
             clock_share=clock,
             progress_per_s=throughput.per_s,
@@ -334,43 +301,22 @@ class _DeviceHistory:
         )
 
     def _power_share(self, row: GpuSample, at_s: float, *, idle: bool, busy: bool) -> float | None:
-        power_w = _power_w(row)
-        if power_w is None or row.power_limit_w is None:
+        drawn_w = power_w(row)
+        if drawn_w is None or row.power_limit_w is None:
             return None
-        self._power.learn(power_w, at_s, idle=idle, busy=busy)
-        return self._power.share(power_w, row.power_limit_w, at_s)
+        self._power.learn(drawn_w, at_s, idle=idle, busy=busy)
+        return self._power.share(drawn_w, row.power_limit_w, at_s)
 
     def _power_of_baseline(self, row: GpuSample) -> float | None:
         """Return power over the baseline at work, both above idle power."""
-        power_w, baseline_w, idle_w = _power_w(row), self._work_w.mean, self._power.idle_w
+        drawn_w, baseline_w, idle_w = power_w(row), self._work_w.mean, self._power.idle_w
         if idle_w is None:
             idle_w = _IDLE_SHARE * (row.power_limit_w or 0.0)
-        if power_w is None or baseline_w is None or baseline_w <= idle_w:
+        if drawn_w is None or baseline_w is None or baseline_w <= idle_w:
             return None
-        return max(0.0, power_w - idle_w) / (baseline_w - idle_w)
+        return max(0.0, drawn_w - idle_w) / (baseline_w - idle_w)
 
     def _stall_after_s(self, throughput: Throughput) -> float:
         """Return the seconds without progress that make a stall of this service on this device."""
         has_baseline = self._work_w.mean is not None or self._work_sm.mean is not None
         return max(self._settings.stalled_s, throughput.window_s, 0.0 if has_baseline else self._first_s)
-
-
-def _power_w(row: GpuSample) -> float | None:
-    return row.power_w if row.power_mean_w is None else row.power_mean_w
-
-
-def _ratio(value: float | None, baseline: float | None) -> float | None:
-    return None if value is None or not baseline else value / baseline
-
-
-def _limit_share(row: GpuSample) -> float | None:
-    if row.power_limit_w is None or row.power_limit_default_w is None:
-        return None
-    return row.power_limit_w / row.power_limit_default_w
-
-
-def _utilization(row: GpuSample) -> float | None:
-    """Return the utilization, or for a MIG instance, which has none, the share of time with any work."""
-    if row.utilization_pct is not None or row.graphics_active_ratio is None:
-        return row.utilization_pct
-    return 100.0 * row.graphics_active_ratio
