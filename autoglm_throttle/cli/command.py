@@ -42,10 +42,6 @@ def add_format(parser: argparse.ArgumentParser) -> None:
 
 
 def load(args: argparse.Namespace) -> Settings:
-    """Read the settings selected by the options.
-
-    Raises:
-        ConfigError: with every problem.
-    """
+    """Read the settings selected by the options."""
     overrides = {} if args.config_file is None else {"config_file": args.config_file}
     return Settings.from_env(env_file=args.env_file, **overrides)

@@ -16,11 +16,7 @@ from autoglm_throttle.settings.field_types import plain
 
 
 def run(args: argparse.Namespace) -> int:
-    """Diagnose the configured devices and store. A failure ends with 1, a warning does not.
-
-    Raises:
-        ConfigError: the settings have problems.
-    """
+    """Diagnose the configured devices and store. A failure ends with 1, a warning does not."""
     settings = load(args)
     results = [*doctor_gpu.diagnose(settings), *_diagnose_store(settings), *_diagnose_objective(settings)]
     ok = all(result.level is not Severity.FAIL for result in results)

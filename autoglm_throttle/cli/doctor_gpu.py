@@ -192,12 +192,7 @@ def _result(
 
 
 def device_results(row: GpuSample, now: float) -> Iterator[DoctorResult]:
-    """Report on one row: the device's state, and its known quantities.
-
-    Args:
-        row: of the newest reading.
-        now: monotonic seconds.
-    """
+    """Report on one row: the device's state, and its known quantities."""
     name = _name(row)
     if row.health == "lost":
         text = f"{name}: lost" + (f" ({'; '.join(row.notes)})" if row.notes else "")

@@ -82,11 +82,7 @@ class RedisNode:
     """A charge of an invented user with keys on this server."""
 
     def execute(self, *tokens: object) -> Any:  # noqa: ANN401 - a reply may be anything
-        """Send a command and read its reply.
-
-        Raises:
-            RedisError: an error of the server or of the connection.
-        """
+        """Send a command and read its reply."""
         self.connection.send_command(*tokens)
         return self.connection.read_response()
 
@@ -140,12 +136,7 @@ def _diagnose(settings: Settings, url: str) -> DoctorResults:
 
 
 def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[RedisNode]:  # noqa: ANN401 - redis-py's
-    """Open connections to the servers that hold our keys: several for a cluster, else one.
-
-    Raises:
-        RedisError: there is no connection.
-        OSError: the same.
-    """
+    """Open connections to the servers that hold our keys: several for a cluster, else one."""
     check_requests = (
         wire.build_check([StoreCharge("doctor", _BOTH_LAYOUTS, secrets.token_hex(8), 1)]) for _ in count()
     )

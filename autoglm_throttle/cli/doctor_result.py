@@ -48,9 +48,6 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     """Run a call that may hang, such as a driver's call or the look-up of a host's name.
 
     After the time limit it goes on alone, on a daemon thread.
-
-    Raises:
-        TimeoutError: it has not ended in time.
     """
     result: list[T] = []
     errors: list[BaseException] = []

@@ -69,14 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read for two seconds, so that rates and verdicts exist, and show the reading.
-
-    Returns:
-        1 if a configured source does not work, or a device is lost.
-
-    Raises:
-        ConfigError: the settings have problems.
-    """
+    """Read for two seconds, so that rates and verdicts exist, and show the reading."""
     settings = load(args)
     try:
         reader = GpuReader(settings)
@@ -129,14 +122,7 @@ def _seconds(text: str) -> float:
 
 
 class GpuReader:
-    """Reads all configured sources, each on a thread of its own, until the context ends.
-
-    Args:
-        settings: the sources, and the way their samples are merged.
-
-    Raises:
-        ValueError: the name of a source is invalid.
-    """
+    """Reads all configured sources, each on a thread of its own, until the context ends."""
 
     def __init__(self, settings: Settings) -> None:
         sources = providers(settings.gpu)

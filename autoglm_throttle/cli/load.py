@@ -85,11 +85,7 @@ def _run(args: argparse.Namespace) -> int:
 def build_load(
     arguments: LoadArguments, offer: LoadShape | Users | TraceShape
 ) -> RequestSource | UserSchedule:
-    """Build the load.
-
-    Raises:
-        TrafficError: the file of a trace cannot be read or played, or an objective names another segment.
-    """
+    """Build the load."""
     load: RequestSource | UserSchedule
     requests, mix, seed = arguments.weighted_requests.requests, arguments.priority_mix, arguments.seed
     if isinstance(offer, Users):
@@ -154,13 +150,7 @@ def _report(
 
 
 class _PeakTrials:
-    """The trials of a search, one after another.
-
-    Args:
-        arguments: arguments of the search.
-        trial_s: length of each.
-        signal_guard: holds stop requests between two trials.
-    """
+    """The trials of a search, one after another."""
 
     def __init__(self, arguments: LoadArguments, trial_s: float, signal_guard: SignalGuard) -> None:
         self._arguments = arguments
@@ -174,11 +164,7 @@ class _PeakTrials:
         """The error that ended the search early."""
 
     def make(self, rate_rps: float) -> PeakResult:
-        """Run one trial.
-
-        Raises:
-            TrafficError: not even the first one could start.
-        """
+        """Run one trial."""
         report = self._report(rate_rps)
         verdict = PeakResult.ABORTED if report is None else VERDICTS[report["verdict"]["status"]]
         self.rows.append(_row(rate_rps, verdict, report))
@@ -191,11 +177,7 @@ class _PeakTrials:
         return verdict
 
     def _report(self, rate_rps: float) -> Document | None:
-        """Return the report of one trial; None if it did not run.
-
-        Raises:
-            TrafficError: not even the first one could start.
-        """
+        """Return the report of one trial; None if it did not run."""
         try:
             arguments, shape = self._arguments, LoadShape([LoadLevel(rate_rps, self._trial_s)])
             made = make_plan(shape, arguments.arrivals, arguments.priority_mix, arguments.seed)
@@ -266,15 +248,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare_files(names: Sequence[str], form: str | None) -> int:
-    """Print two reports side by side.
-
-    Args:
-        names: of the files with their JSON.
-        form: ``text`` or ``json``; None: text.
-
-    Raises:
-        UsageError: other than two files, or one that cannot be read.
-    """
+    """Print two reports side by side."""
     if len(names) != 2:
         raise UsageError(["compare: takes the JSON of two reports, A and B"])
     problems = ProblemList()

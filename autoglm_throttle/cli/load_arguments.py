@@ -190,11 +190,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_arguments(args: argparse.Namespace, url: str) -> LoadArguments:
-    """Read a command line.
-
-    Raises:
-        UsageError: with every problem that is visible before anything is sent.
-    """
+    """Read a command line."""
     problems = ProblemList()
     place, path = split_url(url)
     args.url = url

@@ -22,11 +22,7 @@ T = TypeVar("T")
 
 
 class UsageError(TrafficError):
-    """The command cannot run with these arguments.
-
-    Args:
-        problems: the problems, one sentence each.
-    """
+    """The command cannot run with these arguments."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -178,10 +174,6 @@ def run_command(name: str, work: Callable[[], int]) -> int:
     """Run a command; an error before its start is printed and ends with 2.
 
     An unexpected exception ends with 2 as well, with its traceback: 1 would mean that an objective failed.
-
-    Args:
-        name: of the command.
-        work: returns the exit status.
     """
     try:
         return work()

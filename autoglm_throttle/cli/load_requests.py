@@ -83,13 +83,7 @@ ONE: Final = WeightedRequests((PlannedRequest(target="/"),), (1.0,))
 
 
 def read_requests(args: argparse.Namespace, path: str, problems: ProblemList) -> WeightedRequests:
-    """Read the requests of a command line.
-
-    Args:
-        args: the parsed arguments.
-        path: path and query of the URL; the target if no route and no file is given.
-        problems: collects problems.
-    """
+    """Read the requests of a command line."""
     if args.requests is not None:
         for option in ("route", "body", "body-file", "method", "cost"):
             if getattr(args, option.replace("-", "_")):
@@ -159,12 +153,7 @@ def _set_costs(requests: list[PlannedRequest], costs: Iterable[str], problems: P
 
 
 def read_file(path: str) -> WeightedRequests:
-    """Read the requests of a file, JSON lines or TOML.
-
-    Raises:
-        TrafficError: with the problems of all requests.
-        OSError: the file cannot be read.
-    """
+    """Read the requests of a file, JSON lines or TOML."""
     raw = Path(path).read_text("utf-8")
     rows = _toml(raw) if path.endswith(".toml") else _lines(raw)
     parsed: list[tuple[PlannedRequest, float]] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.cli import check, doctor, gpus, identity, show, tiers
+from autoglm_throttle.cli import check, doctor, gpus, show, tiers
 from autoglm_throttle.cli.command import Command, add_sources
 from autoglm_throttle.cli.output import (
     EXIT_OK,
@@ -49,8 +49,8 @@ COMMANDS: Final = (
     Command(
         "identity",
         "read a key or an address from standard input, print its hashed identity",
-        identity.add_arguments,
-        identity.run,
+        check.add_identity_arguments,
+        check.run_identity,
     ),
     Command("doctor", "check that the GPUs and the shared store respond", add_sources, doctor.run),
     Command("gpus", "show the state of each GPU and inference engine", gpus.add_arguments, gpus.run),

@@ -62,12 +62,7 @@ def broken_pipe_ok() -> Iterator[OutputStream]:
 
 
 def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
-    """Format lines with columns as wide as their widest cell.
-
-    Args:
-        rows: cells, the heading first.
-        right: numbers of the columns that are flush right.
-    """
+    """Format lines with columns as wide as their widest cell."""
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(

@@ -86,11 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0; 1 if the check found problems; 2 if the file cannot be read.
-    """
+    """Run the subcommand."""
     work: Callable[[argparse.Namespace], int] = args.work
     return run_command("record", lambda: work(args))
 

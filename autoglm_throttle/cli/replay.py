@@ -142,11 +142,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_arguments(args: argparse.Namespace) -> ReplayArguments:
-    """Read a command line.
-
-    Raises:
-        UsageError: with every problem that is visible before anything is sent.
-    """
+    """Read a command line."""
     problems = ProblemList()
     values = parse_options(args, {"": PLAYBACK}, problems)
     arguments = ReplayArguments(

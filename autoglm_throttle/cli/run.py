@@ -98,28 +98,14 @@ class Display:
 
 
 def check_probes(options: RunOptions) -> None:
-    """Sample once the probes that may be misconfigured, before anything is sent.
-
-    Raises:
-        TrafficError: a page of metrics cannot be read.
-    """
+    """Sample once the probes that may be misconfigured, before anything is sent."""
     for probe in options.probes:
         if isinstance(probe, MetricsProbe):
             probe.check()
 
 
 def run_load(load: RequestSource | UserSchedule, options: RunOptions, signal_guard: SignalGuard) -> Result:
-    """Send the load and wait for the end. Errors of the probes are written to standard error.
-
-    Args:
-        load: the load to send.
-        options: target and options of sending.
-        signal_guard: holds a stop request from before the start.
-
-    Raises:
-        TrafficError: nothing could be sent.
-        KeyboardInterrupt: stopped before the first request was due.
-    """
+    """Send the load and wait for the end. Errors of the probes are written to standard error."""
     display = Display(load, quiet=options.quiet)
 
     def beat(elapsed_s: float, launched: int, in_flight: int) -> None:
@@ -198,16 +184,7 @@ def package_version(package: str) -> str:
 
 
 def write_report(report: Document, options: RunOptions, more: Sequence[str] = ()) -> int:
-    """Write a report to its files, then print it; a reader of the output may close it early.
-
-    Args:
-        report: of the run.
-        options: its destinations.
-        more: lines that follow it as text.
-
-    Returns:
-        The exit status.
-    """
+    """Write a report to its files, then print it; a reader of the output may close it early."""
     status = report["verdict"]["status"]
     text = dumps(report)
     for path, content in ((options.json, text), (options.html, render(report) if options.html else "")):
@@ -262,23 +239,14 @@ _GPU_NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None]], ...]]
 
 
 class LocalGpuProbe:
-    """Samples all devices of the driver; without a driver there are no samples.
-
-    Args:
-        provider: reads them; None: NVIDIA's driver.
-    """
+    """Samples all devices of the driver; without a driver there are no samples."""
 
     def __init__(self, provider: GpuProvider | None = None) -> None:
         self.name: str = "GPUs"
         self._provider = providers(GpuSettings())[0] if provider is None else provider
 
     def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver reports the present
-        """Return mean utilization and memory fill, and total power.
-
-        Raises:
-            ProbeTargetLostError: there is no GPU.
-            Exception: the driver fails.
-        """
+        """Return mean utilization and memory fill, and total power."""
         try:
             devices = self._provider.read()
         except NoSourceError:

@@ -219,15 +219,7 @@ class RunOptions:
 def read_run(
     args: argparse.Namespace, words: Sequence[str], groups: OptionGroups, url: str, problems: ProblemList
 ) -> RunOptions:
-    """Read the shared options.
-
-    Args:
-        args: the parsed arguments; the attribute ``url`` is the URL as it was typed.
-        words: the command and its positional arguments, without secrets.
-        groups: all options of the command.
-        url: with the path that all requests share, or without one.
-        problems: collects problems.
-    """
+    """Read the shared options."""
     values = parse_options(args, RUN_GROUPS, problems)
     if values.json is not None and values.html is not None and values.json.resolve() == values.html.resolve():
         problems.add("--html", f"{values.html} is the file of --json: use another file")

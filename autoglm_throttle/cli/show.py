@@ -55,11 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the settings, or the policy of one request.
-
-    Raises:
-        ConfigError: the settings have problems, or the app cannot be imported.
-    """
+    """Print the settings, or the policy of one request."""
     settings = load(args)
     as_document = args.format == "json"
     if args.path is None:
@@ -77,14 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def request_policy(settings: Settings, path: str, method: str, app: object = None) -> dict[str, Any]:
-    """Return the policy of a request, found as the middleware does, and the reason.
-
-    Args:
-        settings: the policies and the defaults.
-        path: as received, without ``root_path``.
-        method: in capitals.
-        app: an app with marked endpoints, or None.
-    """
+    """Return the policy of a request, found as the middleware does, and the reason."""
     from autoglm_throttle.asgi import marks
     from autoglm_throttle.asgi.routes import RouteTable
 
@@ -313,12 +302,7 @@ def _guard_place(settings: Settings, name: str, key: str = "") -> str:
 
 
 def _place(settings: Settings, where: str) -> str:
-    """Return the place of a value: a variable, file and line, ``argument`` or ``default``.
-
-    Args:
-        settings: with the sources of its values.
-        where: the name of a setting or table, perhaps with a place inside, such as ``guards.vector-db``.
-    """
+    """Return the place of a value: a variable, file and line, ``argument`` or ``default``."""
     match settings.source_of(head_of(where)):
         case SettingSource.DEFAULT:
             return "default"

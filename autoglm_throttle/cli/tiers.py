@@ -40,11 +40,7 @@ def bands(settings: Settings) -> Iterator[TierBand]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ConfigError: the settings have problems.
-    """
+    """Print the table."""
     settings = load(args)
     if args.format == "json":
         write_json(_document(settings))
