@@ -91,8 +91,8 @@ def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
     from pydantic import SecretStr
 
     from autoglm_throttle.settings.groups.store import StoreSettings
+    from autoglm_throttle.store.protocol import StoreCharge
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-    from autoglm_throttle.store.user_limit_store import StoreCharge
     from autoglm_throttle.types import UserLimit
 
     window = RedisUserLimitStore(

@@ -15,7 +15,7 @@ from autoglm_throttle.limiting.decisions import all_rejected, latest
 from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
-from autoglm_throttle.store.pending_check import PendingCheck
+from autoglm_throttle.store.shared_limits import PendingCheck
 from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Reason
 
 if TYPE_CHECKING:

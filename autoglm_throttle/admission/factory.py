@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.fleet import FleetSync
     from autoglm_throttle.store.leased_buckets import LeasedBuckets
     from autoglm_throttle.store.monitor import StoreMonitor
+    from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.store.shared_limits import SharedUserLimits
-    from autoglm_throttle.store.user_limit_store import UserLimitStore
 
 WITH_CONCURRENCY_LIMIT = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
 
@@ -188,19 +188,24 @@ def user_limits(
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserLimits(sets, settings.users.max_users)
-    from autoglm_throttle.store.background import loop_runs
-    from autoglm_throttle.store.fallback import StoreNames
+    from autoglm_throttle.store.fallback import StoreFallback
+    from autoglm_throttle.store.monitor import running_loop
     from autoglm_throttle.store.shared_limits import SharedUserLimits
 
     # An explicit number of workers takes precedence over the counted members of the fleet.
     counted = fleet_sync if settings.rates.workers == 1 else None
     windows = SharedUserLimits(
-        StoreNames.of(sets, hasher.text),
+        sets,
+        hasher.text,
         store,
         settings.store,
-        processes=lambda: settings.rates.workers if counted is None else counted.members,
-        max_users=settings.users.max_users,
-        is_usable=loop_runs,
+        StoreFallback(
+            sets,
+            settings.store,
+            processes=lambda: settings.rates.workers if counted is None else counted.members,
+            max_users=settings.users.max_users,
+        ),
+        is_usable=running_loop,
     )
     if fleet_sync is not None:  # same server: a loss found by one is reported to the other
         windows.on_store_lost, fleet_sync.leases.on_store_lost = (
@@ -210,7 +215,7 @@ def user_limits(
     return windows
 
 
-def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> UserLimitStore | None:
+def shared_store(settings: Settings, redis: Callable[[], Any] | None) -> RedisUserLimitStore | None:
     """Create the store of the settings; its modules are imported here, only if one is configured."""
     if settings.store.redis_url is None and redis is None:
         return None

@@ -14,7 +14,7 @@ from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.admission.verdicts import Verdicts
 from autoglm_throttle.limiting.decisions import latest
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import Decision
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED

@@ -20,9 +20,15 @@ from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import protocol as breakers
 from autoglm_throttle.store.client import RedisClients
+from autoglm_throttle.store.protocol import (
+    VALUES,
+    CheckRequest,
+    StoreCharge,
+    StoreErrorKind,
+    WindowProtocol,
+    script,
+)
 from autoglm_throttle.store.script import RIGHTS, error_kind
-from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import CheckRequest, WindowProtocol, script
 from autoglm_throttle.types import UserLimit
 
 REPLY_TIMEOUT_S: Final = 0.5
@@ -347,6 +353,8 @@ def _counts(node: RedisNode, wire: WindowProtocol) -> DoctorResult:
 
     try:
         (answer,) = wire.decode(_run(node, wire.encode([node.check_request])), [node.check_request])
+        if isinstance(answer, StoreErrorKind):
+            return node.result("counting", Severity.FAIL, f"it cannot count: {answer}", value=answer.value)
         allowed = all(ok == 1 for ok in answer[::VALUES])
         back = wire.build_refund(node.check_request, answer)
         moved = wire.decode(_run(node, wire.encode([back])), [back])
@@ -361,8 +369,8 @@ def _counts(node: RedisNode, wire: WindowProtocol) -> DoctorResult:
         return node.result(
             "counting", Severity.FAIL, f"it cannot count: {error}", value=StoreErrorKind.CONFUSED.value
         )
-    if not allowed or list(moved[0]) != [1, 1]:
-        text = f"it counts incorrectly: {list(answer)}, {list(moved[0])}"
+    if not allowed or moved[0] != [1, 1]:
+        text = f"it counts incorrectly: {answer}, {moved[0]}"
         return node.result("counting", Severity.FAIL, text, value=StoreErrorKind.CONFUSED.value)
     return node.result("counting", Severity.OK, "it charges and refunds correctly", value="ok")
 

@@ -3,57 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.limiting.user_limits import LimitSet, LimitSets, Part, UserLimits
+from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
 from autoglm_throttle.types import EXACT_AT_MOST, Decision, Demand, Reason, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
 
 
-@dataclass(frozen=True, slots=True)
-class StoreNames:
-    """Names of demands in the store."""
-
-    sets: LimitSets
-    """Selects the limits of a demand."""
-    text_of: Callable[[str], str]
-    """Makes an identity text from a user name."""
-    kinds: dict[LimitSet, tuple[str, str]]
-    """Names of each set's users and addresses."""
-
-    @classmethod
-    def of(cls, sets: LimitSets, text_of: Callable[[str], str]) -> StoreNames:
-        """Return the names under these sets of limits."""
-        return cls(sets, text_of, {limit_set: _kinds_of(limit_set.name) for limit_set in sets})
-
-
-def _kinds_of(name: str) -> tuple[str, str]:
-    return name, "address" if name == "user" else f"{name}-address"
-
-
 class StoreFallback:
     """Decides by the failure mode: with the fair share of this process, always yes, or always no.
 
     Args:
-        names: of demands in the store.
+        sets: selects the limits of a demand.
         settings: the failure mode.
         processes: number of processes that share the limits.
         max_users: capacity of the local table under each set of limits, and of the table of last answers.
     """
 
     def __init__(
-        self,
-        names: StoreNames,
-        settings: StoreSettings,
-        processes: Callable[[], int],
-        max_users: int,
+        self, sets: LimitSets, settings: StoreSettings, processes: Callable[[], int], max_users: int
     ) -> None:
         self.last_known: LastKnownRemaining = LastKnownRemaining(max_users)
         """Units left at the store's last answers."""
@@ -63,12 +37,19 @@ class StoreFallback:
         """Decisions, by cause."""
         self.limits: UserLimits | None = None
         """Units counted here; None before the first local decision."""
-        self.max_users: int = max_users
-        self._names = names
+        self._max_users = max_users
+        self._sets = sets
         self._shared_by = 0
 
-    def decide(self, demand: Demand, kind: StoreErrorKind, health: StoreHealth, now: float) -> Decision:
-        """Decide on a demand because of an error of the store."""
+    def decide(
+        self,
+        demand: Demand,
+        charges: Sequence[StoreCharge],
+        kind: StoreErrorKind,
+        health: StoreHealth,
+        now: float,
+    ) -> Decision:
+        """Decide on a demand and its charges of a user and address, because of an error of the store."""
         self.counts[kind] += 1
         if self.on_error is StoreFailureMode.ALLOW:
             return Decision(True, Reason.OK, f"store:{kind}")
@@ -77,33 +58,78 @@ class StoreFallback:
             wait = 0.0 if answers else max(0.0, health.next_probe_s - now)
             return Decision(False, Reason.STORE, f"store:{kind}", "store", math.inf, 0.0, wait, wait)
         limits = self._fair_limits()
-        decision = limits.hit_within(demand, *self._seed(demand, now), now)
+        # Units counted here reduce the last known rest, as the store does not know them.
+        user, address = (
+            *(self.last_known.seed(c.kind, c.user, c.limits, self._shared_by, now) for c in charges),
+            None,
+        )[:2]
+        decision = limits.hit_within(demand, user, address, now)
         return decision if decision is not None else Decision(True, Reason.OK)
 
     def _fair_limits(self) -> UserLimits:
         """Return the local windows. When the share of this process changes, counted units stay."""
-        sets, processes = self._names.sets, max(1, self.processes())
+        processes = max(1, self.processes())
         if self.limits is None:
-            self.limits = UserLimits(sets, self.max_users)
+            self.limits = UserLimits(self._sets, self._max_users)
         if processes != self._shared_by:
             self._shared_by = processes
-            self.limits.resize(sets.map(lambda limits: fair_share(limits, processes)))
+            self.limits.resize(self._sets.map(lambda limits: fair_share(limits, processes)))
         return self.limits
 
-    def _seed(self, demand: Demand, now: float) -> tuple[Part | None, Part | None]:
-        """Return the usable units of the user and its address: the share of the store's last known rest.
 
-        Units counted here reduce it, as the store does not know them.
+class LastKnownRemaining:
+    """Units left of each user at the store's newest answers.
+
+    A user that had used up most of a limit begins an outage with its share of the rest. Answers are stored in
+    two halves; when the young half is full it replaces the old one. So the last ``size / 2`` users are always
+    present, at most ``size``, and a record is one dictionary write. With one limit a user takes some 220
+    bytes, and 30 to 60 more for each further limit.
+
+    Args:
+        size: most users stored, of all kinds together; >= 2.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size: int = size
+        self._young: dict[str, tuple[float, ...]] = {}
+        self._old: dict[str, tuple[float, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+    def __repr__(self) -> str:
+        return f"LastKnownRemaining({len(self)} users)"
+
+    def record(self, kind: str, user: str, remaining: tuple[int, ...], now: float) -> None:
+        """Store the units left of each limit of the set ``kind``, for the identity text ``user``."""
+        young = self._young
+        # All identity texts are equally long, so that a user and a kind join without ambiguity.
+        young[user + kind] = (now, *remaining)
+        # Two halves instead of an order of use: a list of uses would cost half as much memory again.
+        if len(young) >= self.size // 2:
+            self._old, self._young = young, {}
+
+    def seed(
+        self, kind: str, user: str, limits: tuple[UserLimit, ...], processes: int, now: float
+    ) -> tuple[int, ...] | None:
+        """Return the units that one of several processes may give a user: its part of the rest, rounded down.
+
+        A limit with a window that has passed since then is whole again: its part is the fair share.
+
+        Returns:
+            Units for each limit; None if the user was not recorded within any of the windows.
         """
-        names, seed, shares = self._names, self.last_known.seed, self._shared_by
-        limit_set = names.sets.of(demand)
-        if limit_set is None:  # pragma: no cover - without a limit there is nothing to decide
-            return None, None
-        user_kind, address_kind = names.kinds[limit_set]
-        user = seed(user_kind, names.text_of(demand.user), limit_set.users, shares, now)
-        if not demand.address:
-            return user, None
-        return user, seed(address_kind, names.text_of(demand.address), limit_set.addresses, shares, now)
+        key = user + kind
+        entry = self._young.get(key) or self._old.get(key)
+        if entry is None:
+            return None
+        age_s = now - entry[0]
+        if age_s >= max(limit.window_s for limit in limits):
+            return None
+        return tuple(
+            int(left) // processes if age_s < limit.window_s else -(-limit.limit // processes)
+            for limit, left in zip(limits, entry[1:], strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +146,7 @@ class ReducedLimit(UserLimit):
 
 
 def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit, ...]:
-    """Return the share of each of several processes; together they stay below limit + processes.
-
-    Args:
-        limits: the configured limits.
-        processes: >= 1; for one, the limits stay as they are.
-    """
+    """Return the share of each of several processes; together they stay below limit + processes."""
     if processes <= 1:
         return limits
     return tuple(

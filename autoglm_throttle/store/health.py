@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autoglm_throttle.events import LOG_INTERVAL_S, LOGGER, plain
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 
 JITTER = 0.2
 """Share by which each pause varies, so that the processes do not probe at the same instant."""

@@ -12,14 +12,13 @@ import logging
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.store.batch_codec import ScriptArguments
     from autoglm_throttle.store.client import AsyncClient
-    from autoglm_throttle.store.error_tracker import StoreErrorTracker
+    from autoglm_throttle.store.protocol import ScriptArguments
 
     _Connection: TypeAlias = Any
 
@@ -31,17 +30,14 @@ RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set
 CLUSTER_RIGHTS: Final = "cluster|slots command"
 """Commands that the client of a cluster needs for itself."""
 
-_FORBIDDEN: Final = (
-    "NOPERM",
-    "NOAUTH",
-    "WRONGPASS",
-    "can't run this command",
-    "can't access",
-    "ACL failure",
-    "No permissions",
-)
 _BY_TEXT: Final = (
-    (_FORBIDDEN, StoreErrorKind.FORBIDDEN),
+    (
+        (
+            *("NOPERM", "NOAUTH", "WRONGPASS", "can't run this command", "can't access"),
+            *("ACL failure", "No permissions"),
+        ),
+        StoreErrorKind.FORBIDDEN,
+    ),
     (("READONLY", "The previous master is now a slave"), StoreErrorKind.READONLY),
     (("OOM ", "OutOfMemory"), StoreErrorKind.FULL),
     (("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"), StoreErrorKind.BUSY),
@@ -82,6 +78,46 @@ def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
     return next((kind for classes, kind in by_class if isinstance(error, classes)), StoreErrorKind.CONFUSED)
 
 
+class StoreErrorTracker:
+    """Tracks the last error of one store, from all its event loops.
+
+    A text is shown only with the error that it belongs to, and only until the next answer: an outage by
+    timeouts must not be explained by an older error.
+
+    Args:
+        secrets: texts to mask; empty ones are ignored.
+    """
+
+    def __init__(self, *secrets: str | None) -> None:
+        self._secrets = [secret for secret in secrets if secret]
+        self.listener: Callable[[StoreErrorKind | None], None] | None = None
+        """Called by `notify`."""
+        self._current: StoreErrorKind | None = None
+        self._last_text: tuple[StoreErrorKind | None, str] = (None, "")
+
+    @property
+    def text(self) -> str:
+        """Text of the current error from the server or its client; empty without one."""
+        kind, text = self._last_text
+        return text if kind is not None and kind is self._current else ""
+
+    def record(self, kind: StoreErrorKind, error: BaseException) -> str:
+        """Store the text of an error, until it is known to be the current one."""
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        self._last_text = (kind, text)
+        return text
+
+    def notify(self, kind: StoreErrorKind | None, *, is_probe: bool = False) -> None:
+        """Record a call's result, and notify the listener unless it is a probe's; None: it was answered."""
+        self._current = kind
+        if kind is None:
+            self._last_text = (None, "")
+        if self.listener is not None and not is_probe:
+            self.listener(kind)
+
+
 class LuaScript:
     """Sends calls of one script, each at most once unless it is certain that it did not run.
 
@@ -99,7 +135,7 @@ class LuaScript:
         self._text = text
         self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
         self._errors = errors
-        self._cluster = cluster
+        self.cluster: bool = cluster
         self._pack = _packer()
         self._idle: list[_Connection] = []
         self._idle_client: AsyncClient = None
@@ -108,21 +144,52 @@ class LuaScript:
     async def __call__(
         self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
     ) -> Sequence[object]:
-        """Send all calls; returns for each its reply, or a `StoreErrorKind`.
+        """Send all calls: several to a cluster, each with keys of one partition, else one.
 
-        ``wanted`` is checked once a connection is open. A cluster's client opens connections to its nodes
-        while it sends: there it is checked once the nodes are known.
+        It raises nothing but a cancellation.
+
+        Args:
+            calls: KEYS and ARGV of each.
+            wanted: whether they may still be sent, checked once a connection is open: a request that was
+                decided without the store meanwhile must not be charged. A cluster's client opens
+                connections to its nodes while it sends: there it is checked once the nodes are known.
+
+        Returns:
+            For each call its reply, or a `StoreErrorKind`; `StoreErrorKind.TIMEOUT` if it is not wanted.
         """
-        if self._cluster:
+        if self.cluster:
             return await self._send_to_cluster(calls, wanted)
-        return [await self._single(call, wanted) for call in calls]
+        kind = StoreErrorKind.TIMEOUT
+        for attempt in (1, 2):
+            client, connection = self._client(), None
+            try:
+                connection = await self._connection(client)
+                if not wanted():
+                    break
+                return [await self._evaluate(connection, calls[0])]
+            except Exception as error:  # noqa: BLE001 - a client may raise anything
+                kind = self._record_error(error, sent=connection is not None)
+            finally:
+                if connection is not None and client is self._idle_client:
+                    self._idle.append(connection)
+            # The only error that is retried: a replica rejects the first write, so nothing was spent.
+            if connection is None or kind is not StoreErrorKind.READONLY:
+                break
+            if attempt == 1:
+                await self._disconnect_idle()
+        return [kind]
+
+    async def _disconnect_idle(self) -> None:
+        """Disconnect after a failover: the next call resolves the primary by name."""
+        for connection in self._idle:
+            await connection.disconnect(nowait=True)
 
     async def ready(self, connections: int = 1) -> StoreErrorKind | None:
         """Open idle connections, as far as the client's pool permits; None on success."""
         opened: list[_Connection] = []
         try:
             client = self._client()
-            if self._cluster:
+            if self.cluster:
                 await client.initialize()
                 return None
             try:
@@ -135,30 +202,6 @@ class LuaScript:
             kind = self._record_error(error, sent=False)
             return None if kind is StoreErrorKind.QUEUE_FULL and opened else kind
         return None
-
-    async def _single(self, call: ScriptArguments, wanted: Callable[[], bool]) -> object:
-        kind = StoreErrorKind.TIMEOUT
-        again = True
-        while True:
-            client = self._client()
-            try:
-                connection = await self._connection(client)
-            except Exception as error:  # noqa: BLE001 - a client may raise anything
-                return self._record_error(error, sent=False)
-            try:
-                if not wanted():
-                    return kind
-                return await self._evaluate(connection, call)
-            except Exception as error:  # noqa: BLE001 - as above
-                kind = self._record_error(error, sent=True)
-            finally:
-                if client is self._idle_client:
-                    self._idle.append(connection)
-            # The only error that is retried: a replica rejects the first write, so nothing was spent.
-            if kind is not StoreErrorKind.READONLY or not again:
-                return kind
-            again = False
-            await self._disconnect_idle()
 
     async def _connection(self, client: AsyncClient) -> _Connection:
         """Return a connection that is open and has nothing unread."""
@@ -182,23 +225,18 @@ class LuaScript:
         from redis.exceptions import NoScriptError
 
         keys, arguments = call
-        try:
-            await self._send(connection, ("EVALSHA", self._sha, len(keys), *keys, *arguments))
-            return await connection.read_response()
-        except NoScriptError:  # it did not run: the server was restarted, flushed, or promoted
-            await self._send(connection, ("EVAL", self._text, len(keys), *keys, *arguments))
-            return await connection.read_response()
-
-    async def _send(self, connection: _Connection, command: tuple[str | int, ...]) -> None:
-        if self._pack is None:
-            await connection.send_command(*command)
-        else:
-            await connection.send_packed_command(self._pack(command))
-
-    async def _disconnect_idle(self) -> None:
-        """Disconnect after a failover: the next call resolves the primary by name."""
-        for connection in self._idle:
-            await connection.disconnect(nowait=True)
+        command: tuple[str | int, ...] = ("EVALSHA", self._sha, len(keys), *keys, *arguments)
+        while True:
+            if self._pack is None:
+                await connection.send_command(*command)
+            else:
+                await connection.send_packed_command(self._pack(command))
+            try:
+                return await connection.read_response()
+            except NoScriptError:  # it did not run: the server was restarted, flushed, or promoted
+                if command[0] == "EVAL":
+                    raise
+                command = ("EVAL", self._text, *command[2:])
 
     async def _send_to_cluster(
         self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
@@ -220,13 +258,13 @@ class LuaScript:
                 replies[place] = self._record_error(error, sent=False)
             else:
                 nodes.setdefault(node.name, []).append(place)
-        parts = list(nodes.values())
-        node_replies = await asyncio.gather(
-            *(self._to_node(client, [calls[n] for n in part]) for part in parts)
-        )
-        for part, answers in zip(parts, node_replies, strict=True):
-            for place, answer in zip(part, answers, strict=True):
+
+        async def send_to_node(places: list[int]) -> None:
+            answers = await self._to_node(client, [calls[place] for place in places])
+            for place, answer in zip(places, answers, strict=True):
                 replies[place] = answer
+
+        await asyncio.gather(*map(send_to_node, nodes.values()))
         return replies
 
     async def _to_node(self, client: AsyncClient, calls: Sequence[ScriptArguments]) -> list[object]:
@@ -240,7 +278,7 @@ class LuaScript:
                 for place, reply in zip(unknown, retried, strict=True):
                     replies[place] = reply
         except Exception as error:  # noqa: BLE001 - a client may raise anything
-            return [self._record_error(error, sent=not _is_unsent(error))] * len(calls)
+            replies = [error] * len(calls)
         return [
             self._record_error(reply, sent=not _is_unsent(reply)) if isinstance(reply, Exception) else reply
             for reply in replies
@@ -251,12 +289,11 @@ class LuaScript:
         text = self._errors.record(kind, error)
         if kind is StoreErrorKind.FORBIDDEN and not self._rights_logged:
             self._rights_logged = True
-            rights = f"{RIGHTS} {CLUSTER_RIGHTS}" if self._cluster else RIGHTS
             _log.warning(
                 "the Redis server forbids what user limits need (%s); "
                 "its user needs these rights on the keys below REDIS_PREFIX: %s",
                 text,
-                rights,
+                f"{RIGHTS} {CLUSTER_RIGHTS}" if self.cluster else RIGHTS,
             )
         return kind
 

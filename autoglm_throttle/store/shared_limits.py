@@ -6,37 +6,41 @@ Everything here is used under the lock of the throttle, except `PendingCheck.sen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
-from autoglm_throttle.store.decisions import (
-    caller_decision,
-    combined,
-    limit_decision,
-    remaining_units,
-)
-from autoglm_throttle.store.deny_cache import DenyCache
-from autoglm_throttle.store.fallback import StoreFallback, StoreNames
+from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, deciding_limit, seconds_until
+from autoglm_throttle.store.fallback import StoreFallback
 from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth
-from autoglm_throttle.store.pending_check import PendingCheck
-from autoglm_throttle.store.user_limit_store import (
-    VALUES,
-    Answer,
-    StoreCharge,
-    StoreErrorKind,
-    StoreStats,
-    UserLimitStore,
-)
-from autoglm_throttle.types import Decision, Demand, StoreFailureMode
+from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
+from autoglm_throttle.types import Decision, Demand, LimitStatus, Reason, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
+    from autoglm_throttle.limiting.user_limits import LimitSets
     from autoglm_throttle.settings.groups.store import StoreSettings
+    from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 
 UNREACHABLE_ERRORS: Final = frozenset(
     {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
 )
 """Errors that other users of the same server would meet, too; the others may be ours alone."""
+
+COSTS_AT_MOST: Final = 8
+"""Denials stored for one caller, each for another number of units."""
+
+SWEPT: Final = 2
+"""Callers checked per insertion: more than one, so that the cache shrinks faster than it grows."""
+
+US: Final = 1e-6
+"""Seconds in a microsecond."""
+
+Key = tuple[str, str, str, int]
+"""Set of limits, user, address, units: equal for equal checks."""
+
+_UP = HealthState.UP
 
 
 def _ignore_loss(now: float) -> None:  # noqa: ARG001 - a listener's interface
@@ -67,26 +71,24 @@ class SharedUserLimits:
     """User limits in a store that several processes share.
 
     Args:
-        names: select the limits of a demand, and name it in the store.
+        sets: selects the limits of a demand.
+        text_of: makes an identity text from a user name.
         store: counts the units.
-        settings: the failure mode, the limits of failures and probes, and the size of the deny cache.
-        processes: number of processes that share the limits: each applies its fair share while the store is
-            unavailable.
-        max_users: capacity of the local table under each set of limits, meanwhile.
+        settings: the limits of failures and probes, and the size of the deny cache.
+        fallback: decides while the store is unavailable.
         is_usable: whether the store's client can run in the current context: in an asyncio loop.
     """
 
     def __init__(
         self,
-        names: StoreNames,
-        store: UserLimitStore,
+        sets: LimitSets,
+        text_of: Callable[[str], str],
+        store: RedisUserLimitStore,
         settings: StoreSettings,
-        *,
-        processes: Callable[[], int],
-        max_users: int,
-        is_usable: Callable[[], bool],
+        fallback: StoreFallback,
+        is_usable: Callable[[], object],
     ) -> None:
-        self.store: UserLimitStore = store
+        self.store: RedisUserLimitStore = store
         self.store_health: StoreHealth = StoreHealth(settings.redis_failures, (settings.redis_probe_s,))
         self.changes: list[HealthChange] = []
         """Changes of the store's state, for the log."""
@@ -94,39 +96,38 @@ class SharedUserLimits:
         """Whether a caller with an event loop should probe the store."""
         self.on_store_lost: Callable[[float], None] = _ignore_loss
         """Called under the lock when the store is lost, for other users of the same server."""
-        self._names = names
+        self._sets = sets
+        self._text_of = text_of
         self.deny_cache: DenyCache = DenyCache(settings)
-        self.fallback: StoreFallback = StoreFallback(names, settings, processes, max_users)
-        self.is_usable: Callable[[], bool] = is_usable
+        self.fallback: StoreFallback = fallback
+        self.is_usable: Callable[[], object] = is_usable
 
     def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:
         """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
-        names = self._names
-        limit_set = names.sets.of(demand)
+        limit_set = self._sets.of(demand)
         if limit_set is None:
             return None
         units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)
-        user = names.text_of(demand.user)
-        address = names.text_of(demand.address) if demand.address else ""
-        key = (limit_set.name, user, address, units)
-        known = self.deny_cache.find(key, now)
-        if known is not None:
-            return known
-        if self.store_health.state is not HealthState.UP:
-            if self.is_usable():
-                self.poll(now)
-            return self._decide_without_store(
-                demand, self.store_health.cause or StoreErrorKind.UNREACHABLE, now
-            )
-        if not self.is_usable():
-            return self._decide_without_store(demand, StoreErrorKind.LOOP, now)
-        user_kind, address_kind = names.kinds[limit_set]
-        charge = StoreCharge(user_kind, limit_set.users, user, units)
-        if not address:
-            return PendingCheck(self, demand, key, (charge,), now)
-        return PendingCheck(
-            self, demand, key, (charge, StoreCharge(address_kind, limit_set.addresses, address, units)), now
-        )
+        user = self._text_of(demand.user)
+        address = self._text_of(demand.address) if demand.address else ""
+        name = limit_set.name
+        key = (name, user, address, units)
+        if key[:3] in self.deny_cache.callers:
+            known = self.deny_cache.find(key, now)
+            if known is not None:
+                return known
+        charges: tuple[StoreCharge, ...] = (StoreCharge(name, limit_set.users, user, units),)
+        if address:
+            kind = "address" if name == "user" else f"{name}-address"
+            charges = (*charges, StoreCharge(kind, limit_set.addresses, address, units))
+        health, usable = self.store_health, self.is_usable()
+        if health.state is _UP:
+            if usable:
+                return PendingCheck(self, demand, key, charges, now, partial(self.store.charge, charges))
+            return self.fallback.decide(demand, charges, StoreErrorKind.LOOP, health, now)
+        if usable:
+            self.poll(now)
+        return self.fallback.decide(demand, charges, health.cause or StoreErrorKind.UNREACHABLE, health, now)
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""
@@ -143,13 +144,15 @@ class SharedUserLimits:
         if self.store_health.report_failure(now):
             self.probe_due = True
 
-    def on_result(self, kind: StoreErrorKind | None, now: float) -> None:
-        """Record the result of a round trip."""
-        self._record_change(self.store_health.record_result(kind, now))
-
-    def on_probe_result(self, kind: StoreErrorKind | None, now: float) -> None:
-        """Record the result of a probe."""
-        self._record_change(self.store_health.record_probe(kind, now))
+    def record_change(self, change: HealthChange | None) -> None:
+        """Record a change of the store's health: connections to a lost store are closed."""
+        if change is None:
+            return
+        self.changes.append(change)
+        if change.state is HealthState.DOWN:
+            self.store.disconnect()
+            if change.error_kind in UNREACHABLE_ERRORS:
+                self.on_store_lost(change.at_s)
 
     def view(self) -> StoreView:
         """Return the state of the store."""
@@ -181,58 +184,210 @@ class SharedUserLimits:
         if self.fallback.limits is not None:
             self.fallback.limits.sweep(now, users)
 
-    def resolve(self, check: PendingCheck, answer: Answer | StoreErrorKind, now: float) -> Decision:
-        """Decide on a check, with the store's answer or without."""
-        if isinstance(answer, StoreErrorKind):
-            return self._decide_unanswered(check, answer, now)
-        result = self._to_decision(check.charges, answer, now)
-        if result.allowed:
-            check.answer = answer
-        else:
-            self.deny_cache.put(check.key, result, check.sent_s, now)
-        return result
 
-    def _to_decision(self, charges: Sequence[StoreCharge], answer: Answer, now: float) -> Decision:
-        """Convert an answer to a decision on a user, or on a user and its address."""
-        charge, record = charges[0], self.fallback.last_known.record
+@dataclass(slots=True, eq=False)
+class PendingCheck:
+    """One request that waits for the answer of the store."""
+
+    limits: SharedUserLimits
+    demand: Demand
+    key: Key
+    charges: tuple[StoreCharge, ...]
+    sent_s: float
+    send: Callable[[], Awaitable[Answer | StoreErrorKind]]
+    """Sends the check, without the lock; it ends before the deadline, with or without an answer."""
+    answer: Answer | None = None
+    """The answer of an admission, for the refund."""
+    charged_s: float | None = None
+    """Time at which this process alone has charged it."""
+    allowed: Literal[False] = False
+
+    def resolve(self, answer: Answer | StoreErrorKind, now: float) -> Decision:
+        """Return the decision, under the lock: the same as that of the windows in memory."""
+        limits, charges = self.limits, self.charges
+        if isinstance(answer, StoreErrorKind):
+            decision = limits.fallback.decide(self.demand, charges, answer, limits.store_health, now)
+            if decision.allowed:
+                self.charged_s = now
+            return decision
+        record, user = limits.fallback.last_known.record, charges[0]
         if len(answer) == VALUES:
             ok, remaining, retry_us, reset_us, _ = answer
-            record(charge.kind, charge.user, (remaining,), now)
-            return limit_decision(charge.limits[0], ok, remaining, retry_us, reset_us)
-        user = caller_decision(charge, answer)
-        record(charge.kind, charge.user, remaining_units(charge.limits, user), now)
-        if len(charges) == 1:
-            return user
-        charge = charges[1]
-        address = caller_decision(charge, answer[VALUES * len(charges[0].limits) :])
-        record(charge.kind, charge.user, remaining_units(charge.limits, address), now)
-        return combined(user, address)
-
-    def undo(self, check: PendingCheck, now: float) -> None:
-        """Refund, once, all units of a check."""
-        answer, check.answer = check.answer, None
-        charged_s, check.charged_s = check.charged_s, None
-        if answer is not None:
-            self.deny_cache.remove(check.key)
-            self.store.give_back(check.charges, answer)
-        elif charged_s is not None:
-            self.give_back(check.demand, charged_s, now)
-
-    def _record_change(self, change: HealthChange | None) -> None:
-        if change is None:
-            return
-        self.changes.append(change)
-        if change.state is HealthState.DOWN:
-            self.store.disconnect()
-            if change.error_kind in UNREACHABLE_ERRORS:
-                self.on_store_lost(change.at_s)
-
-    def _decide_unanswered(self, check: PendingCheck, kind: StoreErrorKind, now: float) -> Decision:
-        decision = self._decide_without_store(check.demand, kind, now)
+            record(user.kind, user.user, (remaining,), now)
+            decision = limit_decision(user.limits[0], ok, remaining, retry_us, reset_us)
+        else:
+            decision = caller_decision(user, answer)
+            record(user.kind, user.user, remaining_units(user.limits, decision), now)
+            if len(charges) > 1:
+                address = charges[1]
+                of_address = caller_decision(address, answer[VALUES * len(user.limits) :])
+                record(address.kind, address.user, remaining_units(address.limits, of_address), now)
+                decision = combined(decision, of_address)
         if decision.allowed:
-            check.charged_s = now
+            self.answer = answer
+        else:
+            limits.deny_cache.put(self.key, decision, self.sent_s, now)
         return decision
 
-    def _decide_without_store(self, demand: Demand, kind: StoreErrorKind, now: float) -> Decision:
-        """Decide in this process alone."""
-        return self.fallback.decide(demand, kind, self.store_health, now)
+    def undo(self, now: float) -> None:
+        """Refund an admission, under the lock. Idempotent."""
+        answer, self.answer = self.answer, None
+        charged_s, self.charged_s = self.charged_s, None
+        if answer is not None:
+            self.limits.deny_cache.remove(self.key)
+            self.limits.store.give_back(self.charges, answer)
+        elif charged_s is not None:
+            self.limits.give_back(self.demand, charged_s, now)
+
+
+def caller_decision(charge: StoreCharge, answer: Answer) -> Decision:
+    """Return one caller's decision: the rejection with the longest wait, else the fullest limit."""
+    starts = range(0, VALUES * len(charge.limits), VALUES)
+    decisions = [
+        limit_decision(limit, *answer[at : at + 4]) for limit, at in zip(charge.limits, starts, strict=True)
+    ]
+    return deciding_limit(decisions, 0)
+
+
+def limit_decision(limit: UserLimit, ok: int, remaining: int, retry_us: int, reset_us: int) -> Decision:
+    """Return one limit's decision, from the first four of its `VALUES` in an answer."""
+    name, most, window_s, reset_s = limit.name, limit.limit, limit.window_s, reset_us * US
+    if ok:
+        return Decision(True, OK, "", name, most, remaining, 0.0, reset_s, window_s)
+    if retry_us < 0:
+        return Decision(
+            False, TOO_LARGE, f"too_large:{name}", name, most, remaining, math.inf, reset_s, window_s
+        )
+    return Decision(False, USER, f"user:{name}", name, most, remaining, retry_us * US, reset_s, window_s)
+
+
+def combined(user: Decision, address: Decision) -> Decision:
+    """Combine the decisions on a user and its address; of two rejections the longer one counts."""
+    if not (user.allowed and address.allowed):
+        return user if user.retry_after_s >= address.retry_after_s else address
+    user.others += address.limits
+    return user
+
+
+def remaining_units(limits: Sequence[UserLimit], decision: Decision) -> tuple[int, ...]:
+    """Return the remaining units of each limit, in their order, from a decision on one caller."""
+    by_window = {state.window_s: state.remaining for state in decision.limits}
+    return tuple(by_window[limit.window_s] for limit in limits)
+
+
+class DenyCache:
+    """Recent denials by the store that still hold.
+
+    A denial carries the time at which it could end, counted from the sending of the check, so it ends here no
+    later than in the store; charges of other requests can only delay that instant. It may end earlier by a
+    refund, which `remove` handles for the same caller and process, or by a raised limit: other processes see
+    both within ``refused_cache_s``. A request above the whole limit is never checked again.
+
+    The oldest caller is evicted first: a denial holds for ``refused_cache_s`` at most, however often it is
+    used, so no entry is worth keeping longer. A caller takes some 600 bytes.
+
+    Args:
+        settings: most callers stored, and the time after which the store is checked again.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.size: int = settings.refused_cache
+        """Most callers stored; 0 disables the cache."""
+        self.recheck_after_s: float = settings.refused_cache_s
+        self.hits: int = 0
+        """Requests rejected from this cache."""
+        self.callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
+        """Denials of each set of limits, user and address."""
+
+    def __repr__(self) -> str:
+        return f"DenyCache({len(self.callers)} of {self.size} callers)"
+
+    def find(self, key: Key, now: float) -> Decision | None:
+        """Return the current denial of such a request; None: the store must be checked."""
+        for denial in self.callers.get(key[:3], ()):
+            if denial.units == key[3]:
+                if now >= denial.valid_until_s:
+                    return None
+                self.hits += 1
+                return denial.at(now)
+        return None
+
+    def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
+        """Store the denial of such a request.
+
+        Args:
+            key: set of limits, user, address, units.
+            decision: the denial; one without end is only stored if the request is too large.
+            sent_s: when the check was sent: the store's wait begins there or later.
+            now: monotonic seconds.
+        """
+        # A request above the whole limit never fits, so its denial holds without end.
+        too_large = decision.reason is TOO_LARGE
+        free_s = math.inf if too_large else sent_s + decision.retry_after_s
+        valid_until_s = free_s if too_large else min(free_s, now + self.recheck_after_s)
+        if self.size <= 0 or valid_until_s <= now or (free_s == math.inf and not too_large):
+            return
+        caller, units = key[:3], key[3]
+        others = [
+            denial
+            for denial in self.callers.pop(caller, ())
+            if denial.units != units and denial.valid_until_s > now
+        ]
+        limits = tuple(_shifted(state, sent_s) for state in decision.limits)
+        denial = _Denial(units, valid_until_s, free_s, decision.reason, decision.detail, limits)
+        self._sweep(now)
+        self.callers[caller] = (denial, *others[: COSTS_AT_MOST - 1])
+
+    def remove(self, key: Key) -> None:
+        """Remove a caller, with all units: units were refunded to it."""
+        self.callers.pop(key[:3], None)
+
+    def _sweep(self, now: float) -> None:
+        """Evict expired callers among the oldest, and make space for one."""
+        callers = self.callers
+        for _ in range(min(SWEPT, len(callers))):
+            caller, denials = next(iter(callers.items()))
+            ends_s = max(denial.valid_until_s for denial in denials)
+            if ends_s <= now:
+                del callers[caller]
+            elif ends_s == math.inf:
+                callers.move_to_end(caller)
+            else:
+                break
+        if len(callers) >= self.size:
+            callers.popitem(last=False)
+
+
+@dataclass(slots=True, eq=False)
+class _Denial:
+    """A decision with instants instead of waits; it shares nothing with its source."""
+
+    units: int
+    valid_until_s: float
+    free_s: float
+    reason: Reason
+    detail: str
+    limits: tuple[LimitStatus, ...]
+    """The deciding limit, then the others; each resets at an instant."""
+
+    def at(self, now: float) -> Decision:
+        """Return the decision for a request at that instant."""
+        limit = self.limits[0]
+        reset_s = limit.reset_s - now
+        return Decision(
+            False,
+            self.reason,
+            self.detail,
+            limit.name,
+            limit.limit,
+            limit.remaining,
+            seconds_until(self.free_s, now),
+            reset_s if reset_s > 0.0 else 0.0,
+            limit.window_s,
+            tuple([_shifted(state, -now) for state in self.limits[1:]]) if len(self.limits) > 1 else (),
+        )
+
+
+def _shifted(state: LimitStatus, by_s: float) -> LimitStatus:
+    reset_s = max(0.0, state.reset_s + by_s)
+    return LimitStatus(state.name, state.limit, state.window_s, state.remaining, reset_s)

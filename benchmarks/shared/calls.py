@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge
-from autoglm_throttle.store.window_protocol import WindowProtocol, script
+from autoglm_throttle.store.protocol import VALUES, StoreCharge, WindowProtocol, script
 from autoglm_throttle.types import UserLimit
 from tests.store import resp
 

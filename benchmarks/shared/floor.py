@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import hiredis
 
-from autoglm_throttle.store.user_limit_store import VALUES
+from autoglm_throttle.store.protocol import VALUES
 from autoglm_throttle.types import UserLimit
 from benchmarks.shared import calls
 from benchmarks.shared.drive import Tally, clock

@@ -10,9 +10,9 @@ from pydantic import SecretStr
 
 from autoglm_throttle import Permit, Settings, Throttle
 from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import StoreView
-from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
 from autoglm_throttle.types import Demand, Priority, UserLimit
 from benchmarks.shared.candidate import per
 from benchmarks.shared.drive import Hit

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from autoglm_throttle.store.window_protocol import script
+from autoglm_throttle.store.protocol import script
 from autoglm_throttle.types import UserLimit
 from benchmarks.shared import calls
 from benchmarks.shared.candidate import per

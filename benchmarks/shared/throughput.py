@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from autoglm_throttle.store.window_protocol import script
+from autoglm_throttle.store.protocol import script
 from benchmarks import harness
 from benchmarks.shared import drive
 from benchmarks.shared.bench import LIMIT, USERS, RedisBench

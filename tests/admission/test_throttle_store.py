@@ -14,8 +14,8 @@ from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.store import monitor
 from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.shared_limits import SharedUserLimits
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand
 from tests.admission.forked import forked

@@ -11,7 +11,7 @@ from fakeredis import FakeAsyncRedis, FakeServer
 from autoglm_throttle.admission import factory
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.throttle import Throttle
 from tests.asgi.run_app import request, send_scope, websocket_scope
 from tests.store.scripted_store import ScriptedStore

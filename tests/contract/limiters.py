@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from autoglm_throttle.store.user_limit_store import VALUES
+from autoglm_throttle.store.protocol import VALUES
 from tests.contract.script_store import SECOND, ScriptStore, limit
 
 Sizes = Sequence[tuple[int, int]]

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autoglm_throttle.store.window_protocol import CheckRequest, Policy, WindowEntry
+from autoglm_throttle.store.protocol import CheckRequest, Policy, WindowEntry
 
 MOST_AT_ONCE = 1000
 """Units that a settlement adds at most to a list of a smaller limit: more of one stamp change no decision."""

@@ -9,8 +9,17 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from autoglm_throttle.store.user_limit_store import Answer, StoreCharge
-from autoglm_throttle.store.window_protocol import CheckRequest, WindowEntry, WindowProtocol, script
+from autoglm_throttle.store.protocol import (
+    VALUES,
+    Answer,
+    CheckRequest,
+    RefundRequest,
+    StoreCharge,
+    StoreErrorKind,
+    WindowEntry,
+    WindowProtocol,
+    script,
+)
 from autoglm_throttle.types import UserLimit
 
 READS_TIME = "local time = redis.call('TIME')\n"
@@ -29,6 +38,11 @@ class Compact(UserLimit):
 
 def limit(units: int, window_s: int = 60, *, exact: bool = True) -> UserLimit:
     return (UserLimit if exact else Compact)(f"user-{window_s}s", units, window_s)
+
+
+def adjustment(request: CheckRequest, answer: Answer, delta: int) -> RefundRequest:
+    """A change of ``delta`` units under each limit of an admission; below 0 it refunds."""
+    return RefundRequest(request, [delta] * len(request.keys), answer)
 
 
 class ScriptStore:
@@ -58,12 +72,22 @@ class ScriptStore:
         keys, arguments = self.wire.encode(entries)
         reply = self._run(keys, [clock // SECOND, clock % SECOND, *arguments], now=False)
         assert reply[0] == clock
-        return self.wire.decode(reply, entries)
+        return self._answers(reply, entries)
 
     def call_now(self, entries: Sequence[WindowEntry]) -> tuple[int, list[Answer]]:
         """The same by the server's own clock, which is told, too."""
         reply = self._run(*self.wire.encode(entries), now=True)
-        return reply[0], self.wire.decode(reply, entries)
+        return reply[0], self._answers(reply, entries)
+
+    def _answers(self, reply: list[int], entries: Sequence[WindowEntry]) -> list[Answer]:
+        """The integers of each entry, those of a foreign key included."""
+        decoded = self.wire.decode(reply, entries)
+        sizes = [len(entry.keys) * (VALUES if isinstance(entry, CheckRequest) else 1) for entry in entries]
+        ends = list(itertools.accumulate(sizes, initial=1))
+        answers: list[Answer] = [reply[start:end] for start, end in itertools.pairwise(ends)]
+        for known, answer in zip(decoded, answers, strict=True):
+            assert known in (answer, StoreErrorKind.FOREIGN)
+        return answers
 
     def _run(self, keys: Sequence[str], arguments: Sequence[Any], *, now: bool) -> list[int]:
         text = self._scripts[now]

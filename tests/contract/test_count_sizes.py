@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.store.user_limit_store import Answer
-from autoglm_throttle.store.window_protocol import CheckRequest, WindowEntry
+from autoglm_throttle.store.protocol import Answer, CheckRequest, WindowEntry
 from autoglm_throttle.types import UNITS_AT_MOST
 from tests.contract.reference import Reference
-from tests.contract.script_store import SECOND, START, ScriptStore, limit
+from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
 from tests.contract.test_script_is_the_reference import Player
 
 HEAD = 10
@@ -88,7 +87,7 @@ def test_counts_are_small_again_when_the_large_is_given_back(store: ScriptStore,
         player.clock += SECOND
         player.send([ask(store, 2)])
     assert stands(player)[0] == 3
-    player.send([store.wire.build_adjustment(*player.allowed[2], -500)])
+    player.send([adjustment(*player.allowed[2], -500)])
     assert stands(player)[0] == 2
     player.send([store.wire.build_refund(*player.allowed[2])])
     assert stands(player)[0] == 1
@@ -111,7 +110,7 @@ def test_later_charges_may_take_more_bytes(store: ScriptStore) -> None:
     player = Player(store)
     player.send([ask(store, 200, 300)])
     for delta in (60, 66_000):
-        player.send([store.wire.build_adjustment(*player.allowed[0], delta), ask(store, 1, 300)])
+        player.send([adjustment(*player.allowed[0], delta), ask(store, 1, 300)])
     assert stands(player) == (3, 1)
     player.clock += 61 * SECOND
     player.send([ask(store, 300, 300)])
@@ -155,7 +154,7 @@ class Teller:
         entry: WindowEntry
         if act.changed is not None and self.allowed:
             earlier = self.allowed[-1 - act.changed % len(self.allowed)]
-            entry = self.store.wire.build_adjustment(*earlier, act.units * self.scale * (-1) ** act.changed)
+            entry = adjustment(*earlier, act.units * self.scale * (-1) ** act.changed)
         else:
             entry = ask(self.store, act.units * self.scale, act.most * self.scale)
         answer = self.store.call([entry], self.clock)[0]

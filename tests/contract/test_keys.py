@@ -13,9 +13,9 @@ import pytest
 import redis
 from hypothesis import given
 
-from autoglm_throttle.store.window_protocol import WindowProtocol, script
+from autoglm_throttle.store.protocol import WindowProtocol, script
 from autoglm_throttle.types import UNITS_AT_MOST
-from tests.contract.script_store import SECOND, START, ScriptStore, limit
+from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
 from tests.contract.test_script_is_the_reference import Player
 from tests.contract.traces import Step, traces
 from tests.store.server import RedisServer
@@ -96,7 +96,7 @@ def test_something_else_under_a_key_is_left_alone(
         assert answers[1] == [-1, 5, 0, 0, 0]
         assert answers[3] == [1, 4, 0, 60 * SECOND + (0 if exact else SECOND), answers[0][4], *answers[1]]
         assert answers[4][1] == 3
-        moves = [each.wire.build_adjustment(asks[1], answers[0], delta) for delta in (3, -3)]
+        moves = [adjustment(asks[1], answers[0], delta) for delta in (3, -3)]
         moved = each.call([*moves, each.wire.build_refund(asks[0], answers[0])], START)
         if not (exact and strange == "words"):
             assert moved == [[-1], [-1], [1]]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
-from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge
+from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge
 from autoglm_throttle.types import Decision, Demand, Priority, UserLimit
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, ScriptStore, limit

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.store.user_limit_store import VALUES, Answer
+from autoglm_throttle.store.protocol import VALUES, Answer
 from autoglm_throttle.types import UserLimit
-from tests.contract.script_store import SECOND, START, ScriptStore, limit
+from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
 from tests.contract.test_script_is_the_reference import Player
 from tests.contract.traces import PLANS, Hit, Step, limits_of, traces
 
@@ -154,7 +154,7 @@ def test_units_spent_afterwards_are_waited_for(store: ScriptStore, exact: bool) 
     limits = (limit(40, exact=exact),)
     ask = store.ask(limits, 5)
     (answer,) = store.call([ask], START)
-    assert store.call([store.wire.build_adjustment(ask, answer, 50)], START + SECOND) == [[50]]
+    assert store.call([adjustment(ask, answer, 50)], START + SECOND) == [[50]]
     now = START + 2 * SECOND
     refused = store.hit(limits, now)
     assert refused[:2] == [0, 0]
@@ -167,5 +167,5 @@ def test_a_stroke_of_units_is_bounded(store: ScriptStore) -> None:
     for exact, most in ((True, 1000), (False, 2**24 - 2)):
         ask = store.ask((limit(40, exact=exact),))
         (answer,) = store.call([ask], START)
-        assert store.call([store.wire.build_adjustment(ask, answer, 2**30)], START) == [[most]]
+        assert store.call([adjustment(ask, answer, 2**30)], START) == [[most]]
         assert store.hit((limit(1000, exact=exact),), START + 1)[0] == 0

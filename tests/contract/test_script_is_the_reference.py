@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
-from autoglm_throttle.store.user_limit_store import VALUES, Answer
-from autoglm_throttle.store.window_protocol import CheckRequest, WindowEntry
+from autoglm_throttle.store.protocol import VALUES, Answer, CheckRequest, WindowEntry
 from tests.contract.reference import Reference
-from tests.contract.script_store import SECOND, START, ScriptStore, limit
+from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
 from tests.contract.traces import WINDOWS_S, Change, Hit, Step, edges_us, limits_of, traces
 
 
@@ -49,7 +48,7 @@ class Player:
         ask, answer = self.allowed[-1 - wanted.which % len(self.allowed)]
         if wanted.delta is None:
             return self.store.wire.build_refund(ask, answer)
-        return self.store.wire.build_adjustment(ask, answer, wanted.delta)
+        return adjustment(ask, answer, wanted.delta)
 
     def _note(self, ask: CheckRequest, answer: Answer) -> None:
         if all(answer[::VALUES]):

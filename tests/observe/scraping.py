@@ -21,8 +21,8 @@ from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
 from autoglm_throttle.resilience.registry import GuardsView
 from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.protocol import StoreErrorKind, StoreStats
 from autoglm_throttle.store.shared_limits import StoreView
-from autoglm_throttle.store.user_limit_store import StoreErrorKind, StoreStats
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import (
     BreakerCause,

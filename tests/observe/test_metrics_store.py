@@ -8,7 +8,7 @@ from typing import Any
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import GpuSample, GpuView
 from tests.observe.scraping import STORE, loaded, scraped, states, value
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.batch import RedisBatch
-from autoglm_throttle.store.batch_codec import BatchTransport, ScriptArguments
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import ScriptArguments, StoreErrorKind
 
 
 class Number:
@@ -58,7 +57,8 @@ class Call:
 class Server:
     """Keeps every call until the test releases it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cluster: bool) -> None:
+        self.cluster = cluster
         self.open: list[Call] = []
         self.seen: list[int] = []
         """Names in the order in which they were sent."""
@@ -123,11 +123,15 @@ class Plant:
 
     def __init__(self, *, split: bool = False, **settings: float) -> None:
         self.loop = ManualLoop()
-        self.server = Server()
+        self.server = Server(cluster=split)
         self.reports: list[StoreErrorKind | None] = []
-        self.batch: RedisBatch[Number, list[int]] = RedisBatch(
+        self.numbers = Numbers()
+        protocol: Any = self.numbers
+        script: Any = self.server
+        self.batch: Any = RedisBatch(
             self.loop,
-            BatchTransport(Numbers(), self.server, split),
+            protocol,
+            script,
             StoreSettings().model_copy(update=settings),
             self.reports.append,
         )

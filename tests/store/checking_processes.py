@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.store_checks import ask, window_at
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from autoglm_throttle.store.user_limit_store import Answer, StoreCharge, StoreErrorKind, StoreStats
+from autoglm_throttle.store.protocol import Answer, StoreCharge, StoreErrorKind, StoreStats
 
 
 def granted(left: int = 5, *, limits: int = 1) -> list[int]:

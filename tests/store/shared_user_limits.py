@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from autoglm_throttle.limiting.user_limits import LimitSets
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.fallback import StoreNames
+from autoglm_throttle.store.fallback import StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.pending_check import PendingCheck
-from autoglm_throttle.store.shared_limits import SharedUserLimits
-from autoglm_throttle.store.user_limit_store import Answer, StoreErrorKind
+from autoglm_throttle.store.protocol import Answer, StoreErrorKind
+from autoglm_throttle.store.shared_limits import PendingCheck, SharedUserLimits
 from autoglm_throttle.types import Decision, Demand, StoreFailureMode, UserLimit
 from tests.store.scripted_store import ScriptedStore
 
@@ -37,13 +37,10 @@ class Shared:
         self.askable = True
         sets = LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0)
         settings = StoreSettings(redis_on_error=on_error, redis_failures=failures)
+        store: Any = self.store
+        fallback = StoreFallback(sets, settings, lambda: self.processes, 100)
         self.windows = SharedUserLimits(
-            StoreNames.of(sets, lambda text: text),
-            self.store,
-            settings,
-            processes=lambda: self.processes,
-            max_users=100,
-            is_usable=lambda: self.askable,
+            sets, lambda text: text, store, settings, fallback, lambda: self.askable
         )
         self.windows.store_health = StoreHealth(failures, (settings.redis_probe_s,), jitter=lambda: 1.0)
 
@@ -65,8 +62,14 @@ class Shared:
     def probe_due(self) -> bool:
         return self.windows.probe_due
 
+    def end_call(self, error: StoreErrorKind | None, now: float) -> None:
+        self.windows.record_change(self.windows.store_health.record_result(error, now))
+
+    def end_probe(self, error: StoreErrorKind | None, now: float) -> None:
+        self.windows.record_change(self.windows.store_health.record_probe(error, now))
+
     def lose(self, now: float) -> None:
-        self.windows.on_result(StoreErrorKind.UNREACHABLE, now)
+        self.end_call(StoreErrorKind.UNREACHABLE, now)
         assert self.windows.store_health.state is HealthState.DOWN
 
 

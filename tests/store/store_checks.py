@@ -10,9 +10,8 @@ from typing import TypeVar
 from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, WindowProtocol
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
 from tests.store.polling import HANG_S
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.deny_cache import COSTS_AT_MOST, DenyCache
-from autoglm_throttle.store.pending_check import Key
+from autoglm_throttle.store.shared_limits import COSTS_AT_MOST, DenyCache, Key
 from autoglm_throttle.types import Decision, LimitStatus, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 
@@ -114,7 +113,7 @@ def test_the_wait_counts_from_the_sending() -> None:
 def test_a_wait_that_is_over_before_it_is_known_is_not_kept() -> None:
     cache = DenyCache(StoreSettings())
     cache.put(ANN, refusal(0.5), 99.5, 100.0)
-    assert len(cache) == 0
+    assert len(cache.callers) == 0
 
 
 def test_another_cost_or_address_is_another_request() -> None:
@@ -184,7 +183,7 @@ def test_too_large_cost_is_never_asked_again() -> None:
 def test_other_waits_without_end_are_left_alone() -> None:
     cache = DenyCache(StoreSettings())
     cache.put(ANN, refusal(math.inf), 100.0, 100.0)
-    assert len(cache) == 0
+    assert len(cache.callers) == 0
 
 
 def test_every_answer_is_a_fresh_one() -> None:
@@ -222,7 +221,7 @@ def test_it_is_bounded_and_forgets_the_oldest(size: int, puts: list[tuple[float,
         now += gap
         asked = key(str(user))
         cache.put(asked, too_large() if large else refusal(), now, now)
-        assert len(cache) <= size
+        assert len(cache.callers) <= size
         assert (cache.find(asked, now) is not None) is (size > 0)
 
 
@@ -242,7 +241,7 @@ def test_expired_denials_are_removed() -> None:
     for wave in (100.0, 101.5, 103.0):
         for n in range(500):
             cache.put(key(f"{wave} {n}"), refusal(), wave, wave)
-    assert len(cache) == 505
+    assert len(cache.callers) == 505
     assert all(cache.find(key(f"large {n}", 101), 103.0) is not None for n in range(5))
     assert repr(cache) == "DenyCache(505 of 100000 callers)"
 
@@ -252,4 +251,4 @@ def test_at_most_two_entries_are_inspected_per_insert() -> None:
     for n in range(100):
         cache.put(key(f"early {n}"), refusal(), 100.0, 100.0)
     cache.put(ANN, refusal(), 200.0, 200.0)
-    assert len(cache) == 99
+    assert len(cache.callers) == 99

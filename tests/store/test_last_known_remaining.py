@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.store.fallback import fair_share
-from autoglm_throttle.store.last_known_remaining import LastKnownRemaining
+from autoglm_throttle.store.fallback import LastKnownRemaining, fair_share
 from autoglm_throttle.types import UserLimit
 
 MINUTE = (UserLimit("user-60s", 100, 60),)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.store.pending_check import PendingCheck
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.shared_limits import PendingCheck
 from autoglm_throttle.types import Decision, Demand, UserLimit
 from tests.store.scripted_store import denied, granted
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, Shared, answer_of
@@ -136,9 +136,9 @@ def test_local_admissions_never_exceed_limit(
     for ticks, what, units in trace:
         now += ticks / 8
         if what == "lost":
-            shared.windows.on_result(StoreErrorKind.UNREACHABLE, now)
+            shared.end_call(StoreErrorKind.UNREACHABLE, now)
         elif what == "back" and shared.windows.store_health.try_begin_probe(now):
-            shared.windows.on_probe_result(None, now)
+            shared.end_probe(None, now)
         found = shared.windows.hit(Demand(user=ALICE.user, cost=units * scale), now)
         here = isinstance(found, Decision) or what == "late"
         if isinstance(found, PendingCheck):

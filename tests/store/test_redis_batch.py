@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
-from tests.store.batches import Number, Plant
+from autoglm_throttle.store.protocol import StoreErrorKind
+from tests.store.batches import Number, Plant, Server
 
 DEADLINE_S = StoreSettings().redis_deadline_s
 
@@ -248,7 +250,7 @@ def test_an_idle_batch_has_no_timer() -> None:
         plant.together(Number(0))
         plant.answer_all()
         plant.loop.move(DEADLINE_S)
-        assert plant.batch.timer.due_s == math.inf
+        assert plant.batch._timer.due_s == math.inf
 
 
 def test_a_trouble_goes_to_all_of_the_call_and_is_reported_once() -> None:
@@ -297,13 +299,13 @@ def test_calls_run_in_no_callers_context() -> None:
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
     seen: list[str] = []
     with Plant() as plant:
-        serve = plant.server.__call__
 
-        async def look(calls: object, wanted: object) -> object:
-            seen.append(who.get())
-            return await serve(calls, wanted)  # type: ignore[arg-type]
+        class Looking(Server):
+            async def __call__(self, calls: Any, wanted: Any) -> Any:
+                seen.append(who.get())
+                return await super().__call__(calls, wanted)
 
-        plant.batch.transport.sender = look  # type: ignore[assignment]
+        plant.server = plant.batch.script = Looking(cluster=False)
 
         async def caller() -> None:
             who.set("a caller")
@@ -343,7 +345,7 @@ def test_codec_error_leaves_no_caller_waiting() -> None:
         raise ZeroDivisionError
 
     with Plant() as plant:
-        plant.batch.transport.codec.encode = broken  # type: ignore[method-assign,assignment]
+        plant.batch._protocol = SimpleNamespace(encode=broken)
         broke: list[object] = []
         plant.loop.set_exception_handler(lambda loop, context: broke.append(context["exception"]))
         (future,) = plant.together(Number(0))

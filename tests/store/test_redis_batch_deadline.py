@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.batches import Number, Plant
 
 DEADLINE_S = StoreSettings().redis_deadline_s

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.batch import GRACE_S
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.batches import Number, Plant
 
 DEADLINE_S = StoreSettings().redis_deadline_s

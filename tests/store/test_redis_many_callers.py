@@ -9,8 +9,8 @@ from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.client import CONNECTIONS, max_connections
+from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
 from autoglm_throttle.types import UserLimit
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer

@@ -8,8 +8,8 @@ import pytest
 from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.store.user_limit_store import StoreCharge, StoreErrorKind
 from autoglm_throttle.types import UserLimit
 
 WHO = "ann:hush"
@@ -37,7 +37,7 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
         clients.url,
         clients.current(),
         window,
-        window.batches.current(),
+        window.batch(),
         window.errors,
     ):
         texts += [repr(known), str(known)]

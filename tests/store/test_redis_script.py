@@ -12,9 +12,8 @@ from redis import exceptions as known
 from redis.asyncio.sentinel import MasterNotFoundError
 
 from autoglm_throttle.store import script
-from autoglm_throttle.store.error_tracker import StoreErrorTracker
-from autoglm_throttle.store.script import RIGHTS, LuaScript, error_kind
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.script import RIGHTS, LuaScript, StoreErrorTracker, error_kind
 
 TEXT = "return 1"
 SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
@@ -427,3 +426,49 @@ async def test_a_cluster_is_ready_when_it_knows_its_nodes() -> None:
     assert await script.ready() is None
     cluster.knows = False
     assert await script.ready() is StoreErrorKind.UNREACHABLE
+
+
+def test_calls_are_notified_and_probes_only_recorded() -> None:
+    news = StoreErrorTracker()
+    news.notify(None)  # nobody listens yet
+    heard: list[StoreErrorKind | None] = []
+    news.listener = heard.append
+    for trouble in (StoreErrorKind.LOST, None):
+        news.notify(trouble)
+        news.notify(trouble, is_probe=True)
+    assert heard == [StoreErrorKind.LOST, None]
+
+
+def test_text_is_shown_with_its_own_error() -> None:
+    news = StoreErrorTracker()
+    news.record(StoreErrorKind.LOST, ConnectionResetError("by peer"))
+    assert news.text == "", "nobody knows yet what that will come to"
+    news.notify(StoreErrorKind.LOST)
+    assert news.text == "ConnectionResetError: by peer"
+    news.notify(StoreErrorKind.TIMEOUT)
+    assert news.text == "", "silence says nothing"
+
+
+def test_success_clears_the_text() -> None:
+    news = StoreErrorTracker()
+    news.record(StoreErrorKind.LOST, EOFError("cut"))
+    news.notify(StoreErrorKind.LOST)
+    news.notify(None, is_probe=True)
+    assert news.text == ""
+    news.notify(StoreErrorKind.LOST)
+    assert news.text == "", "that of yesterday explains nothing today"
+
+
+def test_error_without_text_is_its_name() -> None:
+    news = StoreErrorTracker()
+    assert news.record(StoreErrorKind.LOST, EOFError()) == "EOFError"
+
+
+def test_no_text_shows_a_secret() -> None:
+    news = StoreErrorTracker("hush", None, "")
+    news.notify(StoreErrorKind.LOST, is_probe=True)
+    assert (
+        news.record(StoreErrorKind.LOST, EOFError("cannot reach h://u:hush@h"))
+        == news.text
+        == "EOFError: cannot reach h://u:***@h"
+    )

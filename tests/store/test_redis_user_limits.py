@@ -12,10 +12,10 @@ import trio
 from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.redis_user_limits import LoopBatch, RedisUserLimitStore
+from autoglm_throttle.store.batch import RedisBatch
+from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, WindowProtocol
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.script import LuaScript
-from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import WindowProtocol
 from autoglm_throttle.types import UserLimit
 from tests.store.batches import passes
 from tests.store.cluster import Cluster3
@@ -92,9 +92,9 @@ async def test_one_pass_is_one_round_trip(window: RedisUserLimitStore) -> None:
     assert (health.calls, health.sent, health.waiting, window.clients.made) == (1, 30, 0, 1)
 
 
-def batch_of(window: RedisUserLimitStore) -> LoopBatch:
+def batch_of(window: RedisUserLimitStore) -> RedisBatch:
     """The batch of the running loop."""
-    batch = window.batches.current()
+    batch = window.batch()
     assert batch is not None
     return batch
 
@@ -107,8 +107,9 @@ class Gate:
         self.called = asyncio.Event()
         self.calls = 0
         batch = batch_of(window)
-        self._send = batch.transport.sender
-        monkeypatch.setattr(batch.transport, "sender", self)
+        self.cluster = batch.script.cluster
+        self._send = batch.script
+        monkeypatch.setattr(batch, "script", self)
 
     async def __call__(self, calls: Any, wanted: Any) -> Any:
         self.calls += 1
@@ -151,7 +152,7 @@ def test_a_loop_for_each_caller_shares_the_window(window: RedisUserLimitStore) -
         assert asyncio.run(left(window, charge())) == [10 - used]
     health = window.stats()
     assert (health.calls, health.sent, window.clients.made) == (7, 7, 7)
-    assert len(window.batches.all()) == 1, "of loops that are closed nothing is kept but the newest"
+    assert len(window.batches) == 1, "of loops that are closed nothing is kept but the newest"
     assert repr(window).endswith("7 calls, 0 waiting)")
 
 
@@ -309,14 +310,13 @@ class TestDifferentServers:
     ) -> None:
         window, charges = spread
         await left(window, *charges(0, 0))
-        batch = window.batches.current()
-        serve, seen = batch.transport.sender, []
+        serve, seen = LuaScript.__call__, []
 
-        async def second_fails(calls: Any, wanted: Any) -> Any:
+        async def second_fails(script: LuaScript, calls: Any, wanted: Any) -> Any:
             seen.append(calls)
-            return [StoreErrorKind.BUSY] if len(seen) == 2 else await serve(calls, wanted)
+            return [StoreErrorKind.BUSY] if len(seen) == 2 else await serve(script, calls, wanted)
 
-        monkeypatch.setattr(batch.transport, "sender", second_fails)
+        monkeypatch.setattr(LuaScript, "__call__", second_fails)
         assert await window.charge(charges(1, 1)) is StoreErrorKind.BUSY
         assert await left(window, *charges(0, 0)) == [10, 10, 5000]
 

@@ -9,10 +9,15 @@ import pytest
 from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.batch_codec import ScriptArguments
+from autoglm_throttle.store.protocol import (
+    SPLIT,
+    VALUES,
+    Answer,
+    ScriptArguments,
+    StoreCharge,
+    StoreErrorKind,
+)
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge, StoreErrorKind
-from autoglm_throttle.store.window_protocol import SPLIT
 from autoglm_throttle.types import UserLimit
 from tests.store.batches import ManualLoop
 
@@ -24,6 +29,8 @@ ALLOWED = [1_000_000, 1, 9, 0, 60, 7]
 
 class Servers:
     """Answer each check on command."""
+
+    cluster = True
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[Sequence[object]]] = []
@@ -58,8 +65,8 @@ def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | StoreErro
     """A request whose user and address lie on different servers, at the time 100."""
     window = RedisUserLimitStore(StoreSettings(redis_url=SecretStr("redis+cluster://cache")))
     assert window.protocol.build_check(CHARGES).tag == SPLIT
-    batch = loop.act(window.batches.current)
-    batch.transport.sender = servers
+    batch = loop.act(window.batch)
+    batch.script = servers
     task = loop.create_task(window.charge(CHARGES))
     loop.settle()
     assert len(servers.waiting) == 1

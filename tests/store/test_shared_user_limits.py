@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.pending_check import PendingCheck
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.shared_limits import PendingCheck
 from autoglm_throttle.types import Demand, Priority, Reason, StoreFailureMode, UserLimit
 from tests.store.scripted_store import denied, granted
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
@@ -159,7 +159,7 @@ def test_outage_sends_no_checks_and_one_probe() -> None:
     shared.windows.probe_due = False
     shared.known(ALICE, 1.1)
     assert not shared.probe_due()
-    shared.windows.on_probe_result(None, 1.2)
+    shared.end_probe(None, 1.2)
     assert shared.windows.store_health.state is HealthState.UP
     assert isinstance(shared.windows.hit(ALICE, 1.2), PendingCheck)
     assert [change.state for change in shared.windows.changes] == [HealthState.DOWN, HealthState.UP]
@@ -173,7 +173,7 @@ def test_store_reported_silent_waits_for_probe() -> None:
     assert shared.known(ALICE, 1.0).allowed
     shared.windows.report_failure(1.01)
     assert not shared.probe_due()
-    shared.windows.on_probe_result(None, 1.02)
+    shared.end_probe(None, 1.02)
     assert shared.windows.changes == []
     assert isinstance(shared.windows.hit(ALICE, 1.03), PendingCheck)
 
@@ -185,7 +185,7 @@ def test_listener_is_notified_of_silence_not_of_denial(
     shared = Shared(MINUTE, failures=1)
     told: list[float] = []
     shared.windows.on_store_lost = told.append
-    shared.windows.on_result(error, 3.0)
+    shared.end_call(error, 3.0)
     silent = error in {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
     assert told == ([3.0] if silent else [])
 

@@ -22,7 +22,7 @@ from autoglm_throttle.store.health import (
     OutageLog,
     StoreHealth,
 )
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import UserLimit
 
 UP, DOWN, PROBING = HealthState

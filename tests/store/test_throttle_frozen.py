@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import Reason
 from tests.store.polling import HANG_S
 from tests.store.real_server import DEADLINE_S, PROMPTLY, Site, Traffic, changes, connected, said

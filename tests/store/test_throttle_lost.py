@@ -10,7 +10,7 @@ import pytest
 from autoglm_throttle import Demand, Permit, Settings, Throttle
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import Decision, Reason, StoreFailureMode
 from tests.store.polling import suspended
 from tests.store.proxy import SlowProxy

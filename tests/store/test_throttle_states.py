@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.script import RIGHTS
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import Reason
 from tests.store.polling import HANG_S
 from tests.store.proxy import SlowProxy

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.cluster import Cluster3
 from tests.store.real_server import HASTY, PATIENTLY, Traffic, changes, connected
 from tests.store.sentinel import SentinelPair

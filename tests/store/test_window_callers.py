@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.store import batch
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.checking_processes import Crowd
 from tests.store.descriptors import open_files
 from tests.store.polling import Jumps

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.polling import HANG_S, eventually
 from tests.store.proxy import SlowProxy
 from tests.store.server import RedisServer

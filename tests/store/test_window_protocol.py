@@ -6,9 +6,11 @@ from zlib import crc32
 
 import pytest
 
-from autoglm_throttle.store.user_limit_store import VALUES, StoreCharge
-from autoglm_throttle.store.window_protocol import (
+from autoglm_throttle.store.protocol import (
     SPLIT,
+    VALUES,
+    RefundRequest,
+    StoreCharge,
     WindowEntry,
     WindowProtocol,
     key_safe,
@@ -106,7 +108,7 @@ def test_settlements_name_stamps(wire: WindowProtocol) -> None:
     assert repr(back) == f"RefundRequest({ask.keys[0]} -2, {ask.keys[1]} -2)"
     policies = [2, "l", 10, 1_000_000, "b", 5000, 3_600_000_000]
     assert wire.encode([back]) == (ask.keys, [*policies, -2, 1, -2, 77, 2, -2, 88])
-    more = wire.build_adjustment(ask, answer, 5)
+    more = RefundRequest(ask, [5, 5], answer)
     assert wire.encode([more])[1] == [*policies, -2, 1, 5, 77, 2, 5, 88]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.script import RIGHTS
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from tests.store.server import RedisServer, newest
 from tests.store.store_checks import LIMIT, ask, charge, left, window_at
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.server import RedisServer, free_port
 from tests.store.store_checks import LIMIT, ask, comes_back, key, left, window_at
 

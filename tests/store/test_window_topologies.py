@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.cluster import Cluster3
 from tests.store.proxy import AUTHORITY, SlowProxy
 from tests.store.sentinel import SentinelPair

@@ -1,18 +1,20 @@
-"""Encodes charges into the numbers of the user-limit script, and decodes its replies.
+"""Charges, answers and errors of the shared store of user limits, and their form in the script's calls.
 
-The script, `sliding_window.lua`, defines the numbers in its first lines.
+The script, `sliding_window.lua`, defines the numbers in its first lines. All times are integer microseconds:
+a store's own clock counts them, and they are exact until the year 2255.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
 from zlib import crc32
 
-from autoglm_throttle.store.user_limit_store import VALUES, Answer, StoreCharge
 from autoglm_throttle.types import UserLimit
 
 LAYOUT = "w1"
@@ -21,6 +23,22 @@ LAYOUT = "w1"
 SPLIT = -1
 """Tag of a request with keys in more than one partition."""
 
+VALUES = 5
+"""Integers for each limit in an answer: ok, remaining, retry_after, reset, stamp."""
+
+Answer = Sequence[int]
+"""`VALUES` integers for each limit of each charge, in the given order.
+
+ok 1: this limit admits, 0: rejects. The request is admitted only if all are 1.
+remaining: units left, after spending if the request was admitted.
+retry_after: microseconds until it fits without other charges; 0 if ok, -1 if it never can.
+reset: microseconds until the oldest counted unit leaves; 0 if nothing is counted.
+stamp: opaque; it identifies the units for a refund.
+"""
+
+ScriptArguments = tuple[list[str], list[str | int]]
+"""KEYS and ARGV of one script call."""
+
 Policy = tuple[str, int, int]
 """Layout (``l`` for a list of stamps, ``b`` for sub-buckets), limit in units, window in microseconds."""
 
@@ -28,40 +46,81 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _PREFIX = re.compile(r"[^\s{}]{1,120}")
 
 
+class StoreErrorKind(StrEnum):
+    """Error of a store call: a closed set, also the metric label."""
+
+    TIMEOUT = "timeout"
+    """No answer before the deadline; the units may have been spent."""
+    QUEUE_FULL = "queue_full"
+    """The queue of this event loop is full; no call was sent."""
+    UNREACHABLE = "unreachable"
+    """No server listens there; nothing was spent."""
+    LOST = "lost"
+    """The connection broke after the call was sent; the units may have been spent."""
+    READONLY = "readonly"
+    """Only a replica answers."""
+    BUSY = "busy"
+    """Loading, a long script, a cluster without a quorum: it answers, but not this."""
+    FULL = "full"
+    """Its memory is used up."""
+    FORBIDDEN = "forbidden"
+    """It requires another password or more rights."""
+    FOREIGN = "foreign"
+    """Another type of value stands under our key."""
+    CONFUSED = "confused"
+    """An error or a reply that no other member covers."""
+    LOOP = "loop"
+    """The event loop is one in which the store's client cannot run (trio)."""
+
+
+@dataclass(slots=True, eq=False)
+class StoreCharge:
+    """Units of one caller under one set of limits."""
+
+    kind: str
+    """Name of the set and of its subject: ``user``, ``address``, ``plan-gold``."""
+    limits: tuple[UserLimit, ...]
+    """1 to 4."""
+    user: str
+    """Identity text of 16 hex digits."""
+    units: int
+    """>= 0; 0 reads without spending."""
+
+
+@dataclass(slots=True, eq=False)
 class CheckRequest:
     """One request: its units are spent under all keys or under none."""
 
-    __slots__ = ("charges", "keys", "policies", "single_policy", "tag")
-
-    def __init__(
-        self, charges: Sequence[StoreCharge], keys: list[str], policies: tuple[Policy, ...], tag: int
-    ) -> None:
-        self.charges: Sequence[StoreCharge] = charges
-        self.keys: list[str] = keys
-        """One for each limit of each charge, in their order."""
-        self.policies: tuple[Policy, ...] = policies
-        """One for each key."""
-        self.tag: int = tag
-        """The partition of all keys, `SPLIT` if there is more than one."""
-        self.single_policy: Policy | None = policies[0] if len(keys) == 1 and charges[0].units == 1 else None
-        """The policy of a request of one limit and one unit."""
+    charges: Sequence[StoreCharge]
+    keys: list[str]
+    """One for each limit of each charge, in their order."""
+    policies: tuple[Policy, ...]
+    """One for each key."""
+    tag: int
+    """The partition of all keys, `SPLIT` if there is more than one."""
+    single_policy: Policy | None = None
+    """The policy of a request of one limit and one unit."""
 
     def __repr__(self) -> str:
         return f"CheckRequest({', '.join(self.keys)})"
 
 
 class RefundRequest:
-    """Units that are refunded or charged afterwards; its answer may be ignored."""
+    """Units that are refunded or charged afterwards; its answer may be ignored.
+
+    Args:
+        request: the request that was admitted.
+        deltas: units for each key; below 0 they are refunded. More units are charged without a check.
+        answer: its answer, with the stamp of each key's units.
+    """
 
     __slots__ = ("deltas", "keys", "policies", "single_policy", "stamps", "tag")
 
-    def __init__(self, request: CheckRequest, deltas: Sequence[int], stamps: Sequence[int]) -> None:
+    def __init__(self, request: CheckRequest, deltas: Sequence[int], answer: Answer) -> None:
         self.keys: list[str] = request.keys
         self.policies: tuple[Policy, ...] = request.policies
         self.deltas: Sequence[int] = deltas
-        """Units for each key; below 0 they are refunded."""
-        self.stamps: Sequence[int] = stamps
-        """Stamp of each key's units, from the answer."""
+        self.stamps: Sequence[int] = answer[VALUES - 1 :: VALUES]
         self.tag: int = request.tag
         self.single_policy: Policy | None = None
 
@@ -71,6 +130,29 @@ class RefundRequest:
 
 
 WindowEntry = CheckRequest | RefundRequest
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counters of a store; all but the last only grow."""
+
+    calls: int = 0
+    """Round trips."""
+    sent: int = 0
+    """Decisions that were sent."""
+    late: int = 0
+    """Replies without a waiting caller."""
+    waiting: int = 0
+    """Decisions that wait or are in flight now."""
+
+    def __add__(self, other: StoreStats) -> StoreStats:
+        """Return the sum, as of several event loops."""
+        return StoreStats(
+            self.calls + other.calls,
+            self.sent + other.sent,
+            self.late + other.late,
+            self.waiting + other.waiting,
+        )
 
 
 @cache
@@ -110,24 +192,29 @@ class WindowProtocol:
         charge = charges[0]
         shape = self._shapes.get(charge.kind)
         if shape is None or shape.limits is not charge.limits:
-            shape = self._shape(charge)
+            shape = self._shapes[charge.kind] = _Shape(
+                self._root, charge.kind, charge.limits, self._partitions
+            )
         user = charge.user
         tag = crc32(user.encode()) % self._partitions
-        return CheckRequest(charges, [head + user for head in shape.heads[tag]], shape.policies, tag)
+        heads, policies = shape.heads[tag], shape.policies
+        if len(heads) == 1:
+            keys, policy = [heads[0] + user], policies[0] if charge.units == 1 else None
+            return CheckRequest(charges, keys, policies, tag, policy)
+        return CheckRequest(charges, [head + user for head in heads], policies, tag)
 
     def build_refund(self, request: CheckRequest, answer: Answer) -> RefundRequest:
         """Build the refund of all units of an admission."""
         deltas = [-charge.units for charge in request.charges for _ in charge.limits]
-        return RefundRequest(request, deltas, answer[VALUES - 1 :: VALUES])
+        return RefundRequest(request, deltas, answer)
 
-    def build_adjustment(self, request: CheckRequest, answer: Answer, delta: int) -> RefundRequest:
-        """Build a change of ``delta`` units under each limit of an admission; below 0 it refunds.
+    def undo(self, entry: WindowEntry, answer: Answer) -> RefundRequest | None:
+        """Build the refund of an answer without a receiver; None if it has spent nothing."""
+        if isinstance(entry, RefundRequest) or any(ok != 1 for ok in answer[::VALUES]):
+            return None
+        return self.build_refund(entry, answer) if any(charge.units for charge in entry.charges) else None
 
-        More units are charged without a check: a limit may be exceeded, and later requests wait for it.
-        """
-        return RefundRequest(request, [delta] * len(request.keys), answer[VALUES - 1 :: VALUES])
-
-    def encode(self, entries: Sequence[WindowEntry]) -> tuple[list[str], list[str | int]]:
+    def encode(self, entries: Sequence[WindowEntry]) -> ScriptArguments:
         """Encode entries into keys and arguments of one call; without entries it only reads the clock."""
         keys: list[str] = []
         policy = entries[0].single_policy if entries else None
@@ -140,20 +227,25 @@ class WindowProtocol:
                 return keys, [1, *policy]
         return _encode_each(entries)
 
-    def decode(self, reply: object, entries: Sequence[WindowEntry]) -> list[Answer]:
+    def decode(self, reply: object, entries: Sequence[WindowEntry]) -> list[Answer | StoreErrorKind]:
         """Return an answer for each entry; a refund's has one integer for each key, the units moved.
+
+        A foreign key under one request is an error of that request alone.
 
         Raises:
             ValueError: the reply does not fit these entries.
         """
         if not isinstance(reply, list) or set(map(type, reply)) != {int}:
             raise ValueError("the script's reply is not a list of integers")
-        answers: list[Answer] = []
+        answers: list[Answer | StoreErrorKind] = []
         start = 1
+        has_foreign = -1 in reply
         for entry in entries:
-            keys = len(entry.keys)
-            end = start + (keys * VALUES if type(entry) is CheckRequest else keys)
-            answers.append(reply[start:end])
+            is_check = type(entry) is CheckRequest
+            end = start + len(entry.keys) * (VALUES if is_check else 1)
+            answer = reply[start:end]
+            is_foreign = has_foreign and is_check and -1 in answer[::VALUES]
+            answers.append(StoreErrorKind.FOREIGN if is_foreign else answer)
             start = end
         if start != len(reply):
             raise ValueError(f"the script's reply has {len(reply)} integers, expected {start}")
@@ -168,11 +260,6 @@ class WindowProtocol:
             tuple(policy for request in requests for policy in request.policies),
             tags.pop() if len(tags) == 1 else SPLIT,
         )
-
-    def _shape(self, charge: StoreCharge) -> _Shape:
-        """Store the current limits of a name."""
-        shape = self._shapes[charge.kind] = _Shape(self._root, charge.kind, charge.limits, self._partitions)
-        return shape
 
 
 class _Shape:
@@ -204,7 +291,7 @@ def _layout_code(limit: UserLimit) -> str:
     return "l" if limit.exact else "b"
 
 
-def _encode_each(entries: Sequence[WindowEntry]) -> tuple[list[str], list[str | int]]:
+def _encode_each(entries: Sequence[WindowEntry]) -> ScriptArguments:
     """Encode in the long form: the policies once, then each entry's units of them."""
     keys: list[str] = []
     numbers: dict[Policy, int] = {}
@@ -213,7 +300,9 @@ def _encode_each(entries: Sequence[WindowEntry]) -> tuple[list[str], list[str | 
     for entry in entries:
         keys += entry.keys
         if isinstance(entry, RefundRequest):
-            wanted += _changes(entry, numbers)
+            wanted.append(-len(entry.keys))
+            for policy, delta, stamp in zip(entry.policies, entry.deltas, entry.stamps, strict=True):
+                wanted += (numbers.setdefault(policy, len(numbers) + 1), delta, stamp)
         elif len(entry.charges) > 1:
             wanted += _costs(entry, numbers)
         else:
@@ -229,11 +318,4 @@ def _costs(request: CheckRequest, numbers: dict[Policy, int]) -> list[int]:
     costs = (charge.units for charge in request.charges for _ in charge.limits)
     for policy, cost in zip(request.policies, costs, strict=True):
         wanted += (numbers.setdefault(policy, len(numbers) + 1), cost)
-    return wanted
-
-
-def _changes(refund: RefundRequest, numbers: dict[Policy, int]) -> list[int]:
-    wanted = [-len(refund.keys)]
-    for policy, delta, stamp in zip(refund.policies, refund.deltas, refund.stamps, strict=True):
-        wanted += (numbers.setdefault(policy, len(numbers) + 1), delta, stamp)
     return wanted
