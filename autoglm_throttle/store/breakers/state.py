@@ -20,7 +20,7 @@ from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.transitions import OPERATOR_STATES, RemoteBreakerState
 from autoglm_throttle.store.breakers.protocol import ProbeResult, StateWrite, Write
 from autoglm_throttle.store.health import HealthState, OutageLog, StoreHealth
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import BreakerState, Clock, Outcome
 
 FAILURES: Final = 3

@@ -44,8 +44,8 @@ from autoglm_throttle.store.breakers.protocol import (
 )
 from autoglm_throttle.store.breakers.state import Answer, FleetState, Listener, PendingQuery
 from autoglm_throttle.store.client import SyncClient, SyncScript
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.script import error_kind
-from autoglm_throttle.store.user_limit_store import StoreErrorKind
 from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
 
 if TYPE_CHECKING:
