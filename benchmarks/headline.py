@@ -18,9 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.report import control
 from benchmarks import harness
-from benchmarks.headline_rows import cases, evaluation
+from benchmarks.headline_rows import cases, control, evaluation
 from benchmarks.headline_rows.cases import Scale
 from benchmarks.headline_rows.chart import draw_chart
 from benchmarks.headline_rows.run_case import run_case

@@ -36,8 +36,7 @@ from autoglm_throttle.traffic.plan import (
 )
 from autoglm_throttle.traffic.replay import ReplayOptions, Selection, is_trace, of_trace, times_of
 from autoglm_throttle.traffic.report import Document, compare, comparison, loads, make
-from autoglm_throttle.traffic.report.formatting import NO_DATA, duration, share
-from autoglm_throttle.traffic.report.text_report import table
+from autoglm_throttle.traffic.report.text_report import NO_DATA, duration, share, table
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.trace import load_azure_llm
 

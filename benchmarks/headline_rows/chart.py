@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoglm_throttle.traffic.report.control import P99_S
 from benchmarks.headline_rows.cases import PUBLISHED, VARIANTS
+from benchmarks.headline_rows.control import P99_S
 from benchmarks.headline_rows.evaluation import BEYOND
 
 COLOURS = {

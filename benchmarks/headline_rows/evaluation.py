@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autoglm_throttle.traffic.report import control
+from benchmarks.headline_rows import control
 from benchmarks.headline_rows.cases import BURST_S, OURS, RATES_RPS, ROWS, Case, Scale
 from benchmarks.shared.bars import Bar
 

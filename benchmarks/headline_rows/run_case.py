@@ -8,13 +8,12 @@ from typing import Any
 
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
-from autoglm_throttle.traffic.report import control
-from autoglm_throttle.traffic.report.document import make
-from autoglm_throttle.traffic.report.run_info import RunInfo
+from autoglm_throttle.traffic.report import RunInfo, make
 from autoglm_throttle.traffic.report.schema import Document, SegmentPart, TallyDocument
 from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.types import Priority
+from benchmarks.headline_rows import control
 from benchmarks.headline_rows.cases import CONNECTIONS, PATH, Case, Scale
 from benchmarks.headline_rows.cores import cores, on
 from benchmarks.overloaded import CPU_PATH

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal, TypedDict
 
-from autoglm_throttle.traffic.report.formatting import NO_DATA, printable, quantity
+from autoglm_throttle.traffic.report.objectives import Unit, metric
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument
-from autoglm_throttle.traffic.report.text_report import table
+from autoglm_throttle.traffic.report.text_report import NO_DATA, printable, quantity, table
 
-Unit = Literal["s", "ratio", "rps"]
-
-METRICS: Mapping[str, tuple[Unit, Callable[[TallyDocument], float | None]]] = {
-    "answers": ("rps", lambda tally: tally["rps"]),
-    "done": ("ratio", lambda tally: tally["done_ratio"]),
-    "goodput": ("ratio", lambda tally: tally["goodput"]["ratio"]),
-    "limited": ("ratio", lambda tally: tally["limited_ratio"]),
-    "shed": ("ratio", lambda tally: tally["shed_ratio"]),
-    "errors": ("ratio", lambda tally: tally["error_ratio"]),
-    "mean": ("s", lambda tally: tally["response"]["mean_s"]),
-    "p50": ("s", lambda tally: tally["response"]["p50_s"]),
-    "p95": ("s", lambda tally: tally["response"]["p95_s"]),
-    "p99": ("s", lambda tally: tally["response"]["p99_s"]),
-    "service p99": ("s", lambda tally: tally["service"]["p99_s"]),
+METRICS = {
+    "answers": "rps",
+    **{name: name for name in ("done", "goodput", "limited", "shed")},
+    "errors": "error",
+    **{name: name for name in ("mean", "p50", "p95", "p99")},
+    "service p99": "service.p99",
 }
-"""Compared numbers: unit, and the function that reads it from a tally."""
+"""Compared numbers, and their names in objectives."""
 
-LOAD: tuple[Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s"], ...] = (
-    "shape",
-    "arrivals",
-    "seed",
-    "mix",
-    "clients",
-    "requests",
-    "loop",
-    "limits_s",
-)
+LoadKey = Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s"]
+LOAD: tuple[LoadKey, ...] = ("shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s")
 """Keys of `load` that must be equal for two runs to have the same load and the same measure of goodput."""
 
 
@@ -68,11 +52,7 @@ def comparison(a: Document, b: Document) -> Comparison:
     return {
         "titles": [a["title"], b["title"]],
         "caveats": _caveats(a, b),
-        "rows": [
-            _comparison_row(segment, priority, metric, mine, theirs)
-            for segment, priority, mine, theirs in _pairs(a, b)
-            for metric in METRICS
-        ],
+        "rows": list(_comparison_rows(a, b)),
     }
 
 
@@ -80,27 +60,14 @@ def compare(a: Document, b: Document) -> list[str]:
     """Format two reports side by side for the terminal; metrics that are zero in both are left out."""
     result = comparison(a, b)
     rows = [("segment", "priority", "metric", "A", "B", "B/A")]
-    rows += [
-        (
-            row["segment"],
-            row["priority"],
-            row["metric"],
-            quantity(row["a"], row["unit"]),
-            quantity(row["b"], row["unit"]),
-            NO_DATA if row["ratio"] is None else f"{row['ratio']:.2f}",
-        )
-        for row in result["rows"]
-        if row["a"] or row["b"]
-    ]
+    for row in result["rows"]:
+        if row["a"] or row["b"]:
+            both = quantity(row["a"], row["unit"]), quantity(row["b"], row["unit"])
+            ratio = NO_DATA if row["ratio"] is None else f"{row['ratio']:.2f}"
+            rows.append((row["segment"], row["priority"], row["metric"], *both, ratio))
+    titles = [f"{name}: {title}" for name, title in zip("AB", result["titles"], strict=True)]
     caveats = [f"note: {caveat}" for caveat in result["caveats"]]
-    output = [
-        f"A: {result['titles'][0]}",
-        f"B: {result['titles'][1]}",
-        *caveats,
-        "",
-        *table(rows, text_columns=3),
-    ]
-    return [printable(line) for line in output]
+    return [printable(line) for line in (*titles, *caveats, "", *table(rows, text_columns=3))]
 
 
 def _caveats(a: Document, b: Document) -> list[str]:
@@ -109,8 +76,7 @@ def _caveats(a: Document, b: Document) -> list[str]:
         for part in LOAD
         if a["load"][part] != b["load"][part]
     ]
-    for name, document in (("A", a), ("B", b)):
-        verdict = document["verdict"]
+    for name, verdict in (("A", a["verdict"]), ("B", b["verdict"])):
         caveats += [f"{name} is not valid: {caveat}" for caveat in verdict["caveats"]]
         if verdict["aborted"]:
             caveats.append(f"{name} was stopped before its end")
@@ -127,18 +93,17 @@ def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, TallyDocument, 
             yield f"{number} ({mine['name']})", "all", mine["tally"], theirs["tally"]
 
 
-def _comparison_row(
-    segment: str, priority: str, metric: str, mine: TallyDocument, theirs: TallyDocument
-) -> ComparisonRow:
-    unit, measure = METRICS[metric]
-    a, b = measure(mine), measure(theirs)
-    ratio = None if a is None or b is None or not a else b / a
-    return {
-        "segment": segment,
-        "priority": priority,
-        "metric": metric,
-        "unit": unit,
-        "a": a,
-        "b": b,
-        "ratio": ratio,
-    }
+def _comparison_rows(a: Document, b: Document) -> Iterator[ComparisonRow]:
+    for segment, priority, mine, theirs in _pairs(a, b):
+        for name, objective in METRICS.items():
+            unit, measure = metric(objective)
+            one, other = measure(mine), measure(theirs)
+            yield {
+                "segment": segment,
+                "priority": priority,
+                "metric": name,
+                "unit": unit,
+                "a": one,
+                "b": other,
+                "ratio": None if one is None or other is None or not one else other / one,
+            }

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import LoadPlan
-from autoglm_throttle.traffic.report.run_info import RunInfo
+from autoglm_throttle.traffic.report.objectives import Objectives
 from autoglm_throttle.traffic.report.schema import (
     KIND,
     SCHEMA,
+    About,
     Document,
     GeneratorPart,
     LoadPart,
-    RequestPart,
+    ObjectiveResult,
     SegmentPart,
+    TallyDocument,
 )
 from autoglm_throttle.traffic.report.seconds import seconds
-from autoglm_throttle.traffic.report.tally import tally
-from autoglm_throttle.traffic.report.times import times
+from autoglm_throttle.traffic.report.tally import tally, times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
 from autoglm_throttle.traffic.request_log import UNSENT
 from autoglm_throttle.traffic.results import RequestKind, Result, Tally, TallyKey, tallies
 from autoglm_throttle.types import Priority
 
-MAX_LABELS = 50
-"""Most request labels listed separately, by frequency; a replay may have thousands of targets."""
+LIMITS_S: Mapping[Priority, float] = {Priority.HIGH: 0.5, Priority.MID: 1.0, Priority.LOW: 2.0}
+"""Latency limits for goodput, seconds by priority.
+
+500 ms is the bound of the headline experiment; 2 s is the bound of the simulated service, at which a person
+begins to wait; the middle lies between. Decisions of this project: state your own.
+"""
+
+MAX_LABELS, OTHER_LABEL = 50, "others"
+"""Most request labels listed separately, by frequency, and the label of all others."""
 
 TIME_RESOLUTION_S = 1e-6
 """Resolution of all recorded times, seconds."""
@@ -36,8 +45,35 @@ TIME_RESOLUTION_S = 1e-6
 RATE_STEPS = 200
 """Time steps per shortest segment: the rate of a slow service is at most 1/200 too high."""
 
-OTHER_LABEL = "others"
-"""Label of all further requests."""
+
+@dataclass(frozen=True, slots=True)
+class ReplayInfo:
+    """Results that only a replay has."""
+
+    comparison: dict[str, object] | None = None
+    """Comparison of the recording with its replay; None: there is none."""
+    objectives: tuple[ObjectiveResult, ...] = ()
+    """Results of further objectives, such as the similarity to the recording."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Title, load parameters and objectives of a run."""
+
+    title: str
+    shape: str
+    """Shape of the load, as the user wrote it."""
+    arrivals: str = "uniform"
+    seed: int = 0
+    mix: Mapping[Priority, float] = field(default_factory=dict)
+    """Percent by priority; a missing priority has none."""
+    limits_s: Mapping[Priority, float] = field(default_factory=lambda: LIMITS_S)
+    """Latency limits for goodput; without a limit all served requests of a priority are goodput."""
+    objectives: Objectives = field(default_factory=Objectives)
+    about: About = field(default_factory=About)
+    caveats: tuple[str, ...] = ()
+    """Further reasons why the run is not valid, such as a failed control; one sentence each."""
+    replay: ReplayInfo = field(default_factory=ReplayInfo)
 
 
 def make(result: Result, run_info: RunInfo) -> Document:
@@ -56,10 +92,10 @@ def make(result: Result, run_info: RunInfo) -> Document:
     step_s = _step_s(plan, sent_s)
     cells = tallies(plan, log, kinds, run_info.limits_s, step_s)
     segments = [_segment(number, plan, cells, sent_s, step_s) for number in range(len(plan.names))]
-    priorities = {
-        priority.label: tally(_sum(cells, priority=priority), sent_s, step_s) for priority in Priority
-    }
-    totals = tally(Tally.of(cells.values()), sent_s, step_s)
+    totals, priorities = _sums(cells, sent_s, step_s)
+    groups = [
+        Tally.of(row for key, row in cells.items() if key.group == group) for group in range(len(labels))
+    ]
     generator = _generator(result)
     return {
         "schema": SCHEMA,
@@ -76,7 +112,10 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "totals": totals,
         "priorities": priorities,
         "segments": segments,
-        "requests": _requests(labels, cells, sent_s, step_s),
+        "requests": [
+            {"label": label, "tally": tally(row, sent_s, step_s)}
+            for label, row in zip(labels, groups, strict=True)
+        ],
         "seconds": seconds(plan, log),
         "watched": [_finite(sample) for sample in result.watched],
         "generator": generator,
@@ -87,13 +126,11 @@ def make(result: Result, run_info: RunInfo) -> Document:
 def _kinds(result: Result) -> tuple[list[str], list[RequestKind]]:
     """Return the labels in order of their first kind, and each kind's label index and cost."""
     requests = result.load.requests
-    if len(requests) > MAX_LABELS:
-        counts: Counter[str] = Counter()
-        for kind, count in Counter(result.load.plan.kinds).items():
-            counts[requests[kind].label] += count
-        shown = {label for label, _ in counts.most_common(MAX_LABELS)}
-    else:
-        shown = {request.label for request in requests}
+    counts: Counter[str] = Counter({request.label: 0 for request in requests})
+    for kind, count in Counter(result.load.plan.kinds).items():
+        counts[requests[kind].label] += count
+    # Any label of a few requests is listed, in use or not.
+    shown = {label for label, _ in counts.most_common(MAX_LABELS if len(requests) > MAX_LABELS else None)}
     numbers: dict[str, int] = {}
     kinds = []
     for request in requests:
@@ -119,10 +156,16 @@ def _step_s(plan: LoadPlan, sent_s: float) -> float:
     return min((length_s for length_s in lengths_s if length_s > TIME_RESOLUTION_S), default=1.0) / RATE_STEPS
 
 
-def _sum(cells: Mapping[TallyKey, Tally], *, priority: int | None = None, group: int | None = None) -> Tally:
-    return Tally.of(
-        row for key, row in cells.items() if priority in {None, key.priority} and group in {None, key.group}
-    )
+def _sums(
+    cells: Mapping[TallyKey, Tally], length_s: float, step_s: float
+) -> tuple[TallyDocument, dict[str, TallyDocument]]:
+    """Sum tallies in total and by priority."""
+    by_priority = {
+        priority.label: Tally.of(row for key, row in cells.items() if key.priority == priority)
+        for priority in Priority
+    }
+    whole = tally(Tally.of(by_priority.values()), length_s, step_s)
+    return whole, {name: tally(row, length_s, step_s) for name, row in by_priority.items()}
 
 
 def _segment(
@@ -130,26 +173,10 @@ def _segment(
 ) -> SegmentPart:
     start_s = plan.ends_s[number - 1] if number else 0.0
     end_s = plan.ends_s[number]
-    length_s = min(end_s, sent_s) - start_s
     mine = {key: row for key, row in cells.items() if key.segment == number}
-    return {
-        "name": plan.names[number],
-        "start_s": start_s,
-        "end_s": end_s,
-        "tally": tally(Tally.of(mine.values()), length_s, step_s),
-        "priorities": {
-            priority.label: tally(_sum(mine, priority=priority), length_s, step_s) for priority in Priority
-        },
-    }
-
-
-def _requests(
-    labels: Sequence[str], cells: Mapping[TallyKey, Tally], sent_s: float, step_s: float
-) -> list[RequestPart]:
-    return [
-        {"label": label, "tally": tally(_sum(cells, group=group), sent_s, step_s)}
-        for group, label in enumerate(labels)
-    ]
+    whole, priorities = _sums(mine, min(end_s, sent_s) - start_s, step_s)
+    name = plan.names[number]
+    return {"name": name, "start_s": start_s, "end_s": end_s, "tally": whole, "priorities": priorities}
 
 
 def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -> LoadPart:

@@ -10,8 +10,8 @@ from operator import ge, gt, le, lt
 from typing import Literal
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.report import times
 from autoglm_throttle.traffic.report.schema import ObjectiveResult, SegmentPart, TallyDocument, Times
+from autoglm_throttle.traffic.report.tally import percentile
 from autoglm_throttle.types import Priority
 
 Unit = Literal["s", "ratio", "rps"]
@@ -85,17 +85,10 @@ class ObjectiveTerm:
         found = _TERM.fullmatch(text)
         if found is None:
             raise TrafficError(f"{text!r} is no objective: {GRAMMAR}")
-        unit, measure = _metric(found["metric"], text)
-        stated = found["priority"]
-        return cls(
-            text=text,
-            unit=unit,
-            measure=measure,
-            operator=found["op"],
-            bound=_bound(unit, found["number"], found["suffix"], text),
-            priority=Priority[stated.upper()] if stated else None,
-            segment=found["segment"],
-        )
+        unit, measure = metric(found["metric"], text)
+        bound = _bound(unit, found["number"], found["suffix"], text)
+        priority = Priority[found["priority"].upper()] if found["priority"] else None
+        return cls(text, unit, measure, found["op"], bound, priority, found["segment"])
 
     def holds(self, value: float | None) -> bool:
         """Whether a value meets the objective; None never does."""
@@ -138,11 +131,8 @@ class Objectives:
     def check(self, segments: Sequence[str]) -> None:
         """Check before a run that every named segment will exist.
 
-        Args:
-            segments: the names in the plan, in order.
-
         Raises:
-            TrafficError: the terms that name an unknown segment.
+            TrafficError: the terms that name none of the segments of the plan.
         """
         missing = [
             term.text
@@ -157,14 +147,26 @@ class Objectives:
         self, totals: TallyDocument, priorities: Mapping[str, TallyDocument], segments: Sequence[SegmentPart]
     ) -> list[ObjectiveResult]:
         """Evaluate each objective; for a repeated segment, once for each occurrence."""
-        return [
-            term.evaluate(tally)
-            for term in self.terms
-            for tally in _tallies(term, totals, priorities, segments)
-        ]
+        results = []
+        for term in self.terms:
+            places: list[tuple[TallyDocument, Mapping[str, TallyDocument]]] = [(totals, priorities)]
+            if term.segment is not None:
+                parts = [
+                    part for number, part in enumerate(segments) if term.applies_to(number, part["name"])
+                ]
+                places = [(part["tally"], part["priorities"]) for part in parts]
+            label = None if term.priority is None else term.priority.label
+            found = [whole if label is None else by_priority[label] for whole, by_priority in places]
+            results += [term.evaluate(tally) for tally in found or (None,)]
+        return results
 
 
-def _metric(name: str, text: str) -> tuple[Unit, Measure]:
+def metric(name: str, text: str = "") -> tuple[Unit, Measure]:
+    """Return the unit of a metric and the function that reads it from a tally.
+
+    Raises:
+        TrafficError: an unknown metric in the objective ``text``.
+    """
     known = METRICS.get(name)
     if known is not None:
         return known
@@ -177,7 +179,7 @@ def _metric(name: str, text: str) -> tuple[Unit, Measure]:
         return "s", lambda tally: take(tally)["mean_s"]
     if found[2] == "max":
         return "s", lambda tally: take(tally)["max_s"]
-    return "s", lambda tally: times.percentile(take(tally), share)
+    return "s", lambda tally: percentile(take(tally), share)
 
 
 def _bound(unit: Unit, number: str, suffix: str, text: str) -> float:
@@ -189,17 +191,3 @@ def _bound(unit: Unit, number: str, suffix: str, text: str) -> float:
     if unit == "ratio" and bound > 1.0:
         raise TrafficError(f"the share in {text!r} is above 1, which is 100%")
     return bound
-
-
-def _tallies(
-    term: ObjectiveTerm,
-    totals: TallyDocument,
-    priorities: Mapping[str, TallyDocument],
-    segments: Sequence[SegmentPart],
-) -> list[TallyDocument | None]:
-    if term.segment is None:
-        return [totals if term.priority is None else priorities[term.priority.label]]
-    matching = [part for number, part in enumerate(segments) if term.applies_to(number, part["name"])]
-    if term.priority is None:
-        return [part["tally"] for part in matching] or [None]
-    return [part["priorities"][term.priority.label] for part in matching] or [None]

@@ -10,8 +10,8 @@ from functools import cache
 from html import escape
 from importlib import resources
 
-from autoglm_throttle.traffic.report.formatting import printable
 from autoglm_throttle.traffic.report.schema import Document
+from autoglm_throttle.traffic.report.text_report import printable
 
 _SCRIPT_START, _SCRIPT_END = "<script>", "</script></body>"
 

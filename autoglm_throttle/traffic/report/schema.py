@@ -1,13 +1,18 @@
-"""The schema of a report, version 1: the types of its JSON.
+"""The schema of a report, version 1: the types of its JSON, its writer and its reader.
 
 Durations are seconds rounded to microseconds, shares are ratios, None stands where there is no data.
-In ``seconds``, ``failed`` excludes dropped requests, so that the columns of each second add up. The error
-ratio of a ``TallyDocument`` includes them.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+import json
+from functools import cache
+from typing import Literal, NoReturn, NotRequired, cast
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from autoglm_throttle.traffic.errors import TrafficError
 
 SCHEMA = 1
 """Incremented when a reader of the old schema would misread the new one."""
@@ -30,37 +35,27 @@ class About(TypedDict, total=False):
     date: str
 
 
-class OptionalLoadPart(TypedDict, total=False):
-    """Keys that older reports lack."""
-
-    sent_s: float
-    """Seconds of the plan that were sent; less than ``duration_s`` if the run was stopped."""
-
-
-class LoadPart(OptionalLoadPart):
+class LoadPart(TypedDict):
     """The planned load."""
 
     shape: str
     arrivals: str
     seed: int
-    mix: dict[str, float]
-    """Percent of the requests, by priority."""
+    mix: dict[str, float]  # percent of the requests, by priority
     clients: int
-    requests: list[str]
-    """Labels, in order of their first kind."""
+    requests: list[str]  # labels, in order of their first kind
     loop: Literal["open", "closed"]
     planned: int
     duration_s: float
-    limits_s: dict[str, float]
-    """Latency limit by priority: a later answer is no goodput."""
+    sent_s: NotRequired[float]  # part of the plan that was sent; older reports lack it
+    limits_s: dict[str, float]  # latency limit by priority: a later answer is no goodput
 
 
 class ObjectiveResult(TypedDict):
-    """One objective and its result."""
+    """One objective and its result; without a value the objective is not met."""
 
     term: str
     value: float | None
-    """None: no data, so the objective is not met."""
     unit: Literal["s", "ratio", "rps"]
     holds: bool
 
@@ -68,12 +63,10 @@ class ObjectiveResult(TypedDict):
 class VerdictPart(TypedDict):
     """The verdict, for machines and for people."""
 
-    status: int
-    """The exit status: 0, 1, 3 or 130."""
+    status: int  # the exit status: 0, 1, 3 or 130
     text: str
     valid: bool
-    caveats: list[str]
-    """Reasons why the run is not valid, each with a remedy."""
+    caveats: list[str]  # reasons why the run is not valid, each with a remedy
     aborted: bool
     objectives: list[ObjectiveResult]
 
@@ -89,8 +82,7 @@ class Times(TypedDict):
     p99_s: float | None
     p999_s: float | None
     max_s: float | None
-    histogram: list[list[int]]
-    """Lists of two: lower bucket edge in microseconds, and count; rising."""
+    histogram: list[list[int]]  # lower bucket edge in microseconds, and count; rising
 
 
 class Cost(TypedDict):
@@ -112,31 +104,23 @@ class TallyDocument(TypedDict):
     """Results of a set of planned requests. Ratios are relative to planned requests, less skipped ones."""
 
     planned: int
-    unsent: int
-    """Planned, and skipped because the run was stopped."""
-    classes: dict[str, int]
-    """By ``RequestResult.label``, all eleven."""
+    unsent: int  # planned, and skipped because the run was stopped
+    classes: dict[str, int]  # by `RequestResult.label`, all eleven
     statuses: dict[str, int]
     reasons: dict[str, int]
     cost: Cost
     done_ratio: float | None
-    error_ratio: float | None
+    error_ratio: float | None  # with dropped requests
     limited_ratio: float | None
     shed_ratio: float | None
     dropped_ratio: float | None
     goodput: Goodput
-    rps: float
-    """Answers per second; the window begins at the first answer and is as long as the sending."""
-    response: Times
-    """Served requests, from the intended start."""
-    service: Times
-    """Served requests, from the write."""
-    first_byte: Times
-    """Served requests, from the intended start."""
-    rejection: Times
-    """Rejected requests, from the intended start."""
-    promised: Times
-    """Values of Retry-After in rejections."""
+    rps: float  # answers; the window begins at the first answer and is as long as the sending
+    response: Times  # of served requests, from the intended start
+    service: Times  # of served requests, from the write
+    first_byte: Times  # of served requests, from the intended start
+    rejection: Times  # of rejected requests, from the intended start
+    promised: Times  # Retry-After of rejections
 
 
 class SegmentPart(TypedDict):
@@ -173,7 +157,7 @@ class Seconds(TypedDict):
     """Second by second of the intended start; every list has one entry for each second of the plan.
 
     ``planned`` is the sum of ``ok``, ``degraded``, ``limited``, ``shed``, ``failed``, ``dropped`` and
-    ``unsent``.
+    ``unsent``: ``failed`` has no dropped requests here. Percentiles are exact.
     """
 
     planned: list[int]
@@ -184,10 +168,8 @@ class Seconds(TypedDict):
     failed: list[int]
     dropped: list[int]
     unsent: list[int]
-    inflight: list[int]
-    """Peak in flight within the second."""
+    inflight: list[int]  # peak within the second
     p50_s: list[float | None]
-    """Response time of served requests; exact."""
     p95_s: list[float | None]
     p99_s: list[float | None]
     lag_p99_s: list[float | None]
@@ -220,5 +202,49 @@ class Document(TypedDict):
     seconds: Seconds
     watched: list[dict[str, float]]
     generator: GeneratorPart
-    replay: dict[str, object] | None
-    """A recording compared with its replay; None if the load was no replay."""
+    replay: dict[str, object] | None  # a recording compared with its replay
+
+
+def dumps(document: Document) -> str:
+    """Format a report as JSON, one line for each of its parts; equal documents give equal text.
+
+    Raises:
+        ValueError: an external part holds a number that JSON cannot represent.
+    """
+    parts = (
+        f"{json.dumps(name)}: {json.dumps(part, separators=(',', ':'), allow_nan=False)}"
+        for name, part in document.items()
+    )
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def loads(text: str) -> Document:
+    """Parse a report.
+
+    Raises:
+        TrafficError: no JSON, no report, an unknown schema, or a part that is missing or has the wrong type.
+    """
+    try:
+        # json.loads accepts NaN and Infinity unless parse_constant rejects them.
+        read = json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as fault:
+        raise TrafficError(f"this is no JSON: {fault}") from None
+    if not isinstance(read, dict) or read.get("kind") != KIND:
+        raise TrafficError(f'this is no report: its "kind" must be "{KIND}"')
+    if read.get("schema") != SCHEMA:
+        raise TrafficError(f"a report of schema {read.get('schema')!r}; this version reads schema {SCHEMA}")
+    try:
+        _reader().validate_python(read, strict=True)
+    except ValidationError as fault:
+        place = ".".join(map(str, fault.errors()[0]["loc"]))
+        raise TrafficError(f"the report is damaged: {place} is missing or of the wrong type") from None
+    return cast(Document, read)
+
+
+@cache
+def _reader() -> TypeAdapter[Document]:
+    return TypeAdapter(Document)
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number in JSON")

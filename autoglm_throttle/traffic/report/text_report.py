@@ -1,29 +1,74 @@
-"""Formats a report for the terminal."""
+"""A report, and the progress of a run, for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autoglm_throttle.traffic.report.formatting import NO_DATA, duration, printable, quantity, rate, share
+from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, TallyDocument
 from autoglm_throttle.traffic.request_log import RequestResult
 
-HEADINGS: tuple[str, ...] = (
-    "segment",
-    "priority",
-    "planned",
-    "answers",
-    "limited",
-    "shed",
-    "errors",
-    "goodput",
-    "mean",
-    "p50",
-    "p95",
-    "p99",
-    "max",
-)
+NO_DATA = "-"
+"""Shown in place of missing data."""
+
+RATIOS = ("limited", "shed", "errors", "goodput")
+TIMES = ("mean", "p50", "p95", "p99", "max")
+HEADINGS = ("segment", "priority", "planned", "answers", *RATIOS, *TIMES)
 """Column headings; durations are those of served requests, from the intended start."""
+
+TERMINAL_S, PLAIN_S = 1.0, 10.0
+"""Seconds between two updates of the progress line on a terminal, and between two lines in a log."""
+
+_RETURN, _CLEAR = "\r", "\x1b[K"
+
+
+def duration(seconds: float | None) -> str:
+    """Format with three digits and a unit: ``850 us``, ``20.5 ms``, ``1.20 s``."""
+    if seconds is None:
+        return NO_DATA
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} us"
+    return f"{_digits(seconds * 1e3)} ms" if seconds < 1.0 else f"{_digits(seconds)} s"
+
+
+def share(ratio: float | None) -> str:
+    """Format as percent, with two decimals unless exactly 0 or 1: ``0 %``, ``0.35 %``, ``100 %``."""
+    if ratio is None:
+        return NO_DATA
+    return f"{ratio * 100:.0f} %" if ratio in {0.0, 1.0} else f"{ratio * 100:.2f} %"
+
+
+def rate(per_second: float | None) -> str:
+    """Format as a rate per second: ``4969/s``, ``5.53/s``."""
+    return NO_DATA if per_second is None else f"{_digits(per_second)}/s"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Format a value in the unit of its objective: ``s``, ``ratio`` or ``rps``."""
+    return {"s": duration, "ratio": share, "rps": rate}[unit](value)
+
+
+def _digits(number: float) -> str:
+    """Format with three digits, or with all digits before the decimal point."""
+    decimals = 0 if number >= 100.0 else 1 if number >= 10.0 else 2
+    return f"{number:.{decimals}f}"
+
+
+def printable(text: str) -> str:
+    """Replace control characters in external text, such as a reason in an answer, to protect the terminal."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def table(rows: Sequence[Sequence[str]], text_columns: int = 2) -> list[str]:
+    """Align columns under their headings: leading text columns to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < text_columns else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def lines(document: Document) -> list[str]:
@@ -35,53 +80,27 @@ def lines(document: Document) -> list[str]:
     Returns:
         Lines without line ends; neither the first nor the last is empty.
     """
+    verdict, limits_s = document["verdict"], document["load"]["limits_s"]
+    width = max((len(one["term"]) for one in verdict["objectives"]), default=0)
+    limits = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in limits_s.items())
     text = [
         document["title"],
-        document["verdict"]["text"],
-        *_caveats(document),
-        *_objectives(document),
+        verdict["text"],
+        *(f"caveat: {caveat}" for caveat in verdict["caveats"] if caveat not in verdict["text"]),
+        *(
+            f"  {'holds ' if one['holds'] else 'failed'}  {one['term']:<{width}}"
+            f"  {quantity(one['value'], one['unit'])}"
+            for one in verdict["objectives"]
+        ),
         "",
         _load(document),
         *table(_rows(document)),
         "",
-        _limits(document["load"]["limits_s"]),
+        f"goodput: served within {limits}" if limits else "goodput: everything served",
         *_details(document["totals"]),
         _generator(document["generator"]),
     ]
     return [printable(line) for line in text]
-
-
-def table(rows: Sequence[Sequence[str]], text_columns: int = 2) -> list[str]:
-    """Align columns under their headings: text to the left, numbers to the right.
-
-    Args:
-        rows: the headings first.
-        text_columns: number of leading text columns.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < text_columns else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _caveats(document: Document) -> list[str]:
-    """Caveats that the sentence of the verdict does not contain."""
-    text = document["verdict"]["text"]
-    return [f"caveat: {caveat}" for caveat in document["verdict"]["caveats"] if caveat not in text]
-
-
-def _objectives(document: Document) -> list[str]:
-    results = document["verdict"]["objectives"]
-    width = max((len(one["term"]) for one in results), default=0)
-    return [
-        f"  {'holds ' if one['holds'] else 'failed'}  {one['term']:<{width}}"
-        f"  {quantity(one['value'], one['unit'])}"
-        for one in results
-    ]
 
 
 def _load(document: Document) -> str:
@@ -100,10 +119,8 @@ def _load(document: Document) -> str:
 
 def _rows(document: Document) -> list[tuple[str, ...]]:
     rows = [HEADINGS]
-    segments = document["segments"]
-    if len(segments) > 1:
-        for segment in segments:
-            rows += _segment(segment["name"], segment["tally"], segment["priorities"])
+    for segment in document["segments"] if len(document["segments"]) > 1 else ():
+        rows += _segment(segment["name"], segment["tally"], segment["priorities"])
     rows += _segment("all", document["totals"], document["priorities"])
     if len(document["requests"]) > 1:
         rows += [_row(part["label"], "all", part["tally"]) for part in document["requests"]]
@@ -121,59 +138,103 @@ def _segment(
 
 def _row(segment: str, priority: str, tally: TallyDocument) -> tuple[str, ...]:
     response = tally["response"]
-    return (
-        segment,
-        priority,
-        str(tally["planned"]),
-        rate(tally["rps"]),
-        share(tally["limited_ratio"]),
-        share(tally["shed_ratio"]),
-        share(tally["error_ratio"]),
-        share(tally["goodput"]["ratio"]),
-        duration(response["mean_s"]),
-        duration(response["p50_s"]),
-        duration(response["p95_s"]),
-        duration(response["p99_s"]),
-        duration(response["max_s"]),
-    )
-
-
-def _limits(limits_s: Mapping[str, float]) -> str:
-    limits = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in limits_s.items())
-    return f"goodput: served within {limits}" if limits else "goodput: everything served"
+    ratios = (tally["limited_ratio"], tally["shed_ratio"], tally["error_ratio"], tally["goodput"]["ratio"])
+    times = (response["mean_s"], response["p50_s"], response["p95_s"], response["p99_s"], response["max_s"])
+    counts = (str(tally["planned"]), rate(tally["rps"]))
+    return (segment, priority, *counts, *map(share, ratios), *map(duration, times))
 
 
 def _details(totals: TallyDocument) -> list[str]:
-    errors = [
-        (outcome.label, totals["classes"][outcome.label])
-        for outcome in RequestResult
-        if outcome.failed and totals["classes"][outcome.label]
-    ]
+    classes, service, first = totals["classes"], totals["service"], totals["first_byte"]
+    errors = [(one.label, classes[one.label]) for one in RequestResult if one.failed and classes[one.label]]
     reasons = [(reason or "no reason given", count) for reason, count in totals["reasons"].items()]
-    found = [("statuses", totals["statuses"].items()), ("rejected for", reasons), ("errors", errors)]
-    details = [f"{name}: {_counted(counts)}" for name, counts in found if counts]
-    if totals["service"]["count"]:
-        details.append(
-            f"service time (from the write): p50 {duration(totals['service']['p50_s'])},"
-            f" p99 {duration(totals['service']['p99_s'])}"
-        )
-    if totals["first_byte"]["count"]:
-        first = totals["first_byte"]
-        both = f"p50 {duration(first['p50_s'])}, p99 {duration(first['p99_s'])}"
-        details.append(f"first byte (from the intended start): {both}")
+    found: Iterable[tuple[str, Iterable[tuple[str, int]]]] = (
+        ("statuses", totals["statuses"].items()),
+        ("rejected for", reasons),
+        ("errors", errors),
+    )
+    details = [
+        f"{name}: {', '.join(f'{label} {count}' for label, count in counts)}"
+        for name, counts in found
+        if counts
+    ]
+    for name, times in (
+        ("service time (from the write)", service),
+        ("first byte (from the intended start)", first),
+    ):
+        if times["count"]:
+            details.append(f"{name}: p50 {duration(times['p50_s'])}, p99 {duration(times['p99_s'])}")
     if totals["unsent"]:
         details.append(f"left out because the run was stopped: {totals['unsent']}")
     return details
 
 
-def _counted(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts)
-
-
 def _generator(generator: GeneratorPart) -> str:
-    cpu = generator["cpu_share"]
-    busy = NO_DATA if cpu is None else share(cpu)
+    lag_s, cpu = generator["lag"]["p99_s"], generator["cpu_share"]
     return (
-        f"generator: lag p99 {duration(generator['lag']['p99_s'])}, {busy} of a core,"
+        f"generator: lag p99 {duration(lag_s)}, {share(cpu)} of a core,"
         f" {generator['connections']} connections, {generator['resent']} sent again"
     )
+
+
+class ProgressLine:
+    """Counts results as they happen and formats the progress of the run; the time is passed in.
+
+    Args:
+        planned: requests of the plan; 0 for a closed loop, where it is not known.
+        duration_s: length of the plan.
+        terminal: True: rewrite one line; False: add a line now and then.
+        width: columns of the terminal; longer lines are truncated, since they would break the rewriting.
+    """
+
+    def __init__(self, planned: int, duration_s: float, *, terminal: bool, width: int = 80) -> None:
+        self._planned = f"/{planned}" if planned else ""
+        self._duration_s = duration_s
+        self._terminal = terminal
+        self._width = width
+        self._every_s = self._due_s = TERMINAL_S if terminal else PLAIN_S
+        self._outcomes = [0] * len(RequestResult)
+        self._recent_s: list[float] = []
+
+    def record(self, index: int, outcome: RequestResult, response_s: float) -> None:  # noqa: ARG002 - an observer's
+        """Count one result; called by a generator."""
+        self._outcomes[outcome] += 1
+        if outcome <= RequestResult.DEGRADED:
+            self._recent_s.append(response_s)
+
+    def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
+        """Return the text to write now, including control characters; empty when no update is due.
+
+        Args:
+            elapsed_s: seconds since the first intended start.
+            launched: requests launched so far.
+            in_flight: requests sent and not ended.
+            lag_s: delay of the last launch; None if unknown.
+        """
+        if elapsed_s < self._due_s:
+            return ""
+        # Missed updates are skipped, not caught up.
+        self._due_s += self._every_s * (1 + (elapsed_s - self._due_s) // self._every_s)
+        text = self._text(elapsed_s, launched, in_flight, lag_s)
+        self._recent_s.clear()
+        return f"{_RETURN}{text[: self._width - 1]}{_CLEAR}" if self._terminal else f"{text}\n"
+
+    def close(self) -> str:
+        """Return the text that clears the progress line, so that further output starts on an empty line."""
+        return f"{_RETURN}{_CLEAR}" if self._terminal else ""
+
+    def _text(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None) -> str:
+        outcomes, length_s = self._outcomes, self._duration_s
+        recent = Histogram()
+        recent.record_all(self._recent_s)
+        p50_s, p99_s = recent.percentiles((0.5, 0.99))
+        over = elapsed_s > length_s
+        when = f"{elapsed_s:.0f} s, all sent" if over else f"{elapsed_s:.0f}/{length_s:.0f} s"
+        late = "" if lag_s is None else f"  lag {duration(lag_s)}"
+        return (
+            f"{when}  sent {launched}{self._planned}"
+            f"  done {sum(outcomes[: RequestResult.CONNECTION])}  in flight {in_flight}"
+            f"  p50 {duration(p50_s)}  p99 {duration(p99_s)}"
+            f"  429 {outcomes[RequestResult.LIMITED]}  503 {outcomes[RequestResult.SHED]}"
+            f"  errors {sum(outcomes[RequestResult.CLIENT_ERROR :])}{late}"
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autoglm_throttle.traffic.report import times
 from autoglm_throttle.traffic.report.schema import (
     GeneratorPart,
     ObjectiveResult,
@@ -12,25 +11,24 @@ from autoglm_throttle.traffic.report.schema import (
     Times,
     VerdictPart,
 )
+from autoglm_throttle.traffic.report.tally import percentile
 from autoglm_throttle.traffic.request_log import UNSENT, RequestResult
 
-PASSED = 0
-"""All objectives hold; without objectives, a request succeeded."""
-FAILED = 1
-"""An objective failed; without objectives, no request succeeded or the service went down."""
-NOT_VALID = 3
-"""The generator or the machine was too slow to measure the service."""
-INTERRUPTED = 130
-"""Stopped by Ctrl-C; the exit status of shells."""
+PASSED, FAILED, NOT_VALID, INTERRUPTED = 0, 1, 3, 130
+"""Exit statuses.
+
+Without objectives a run passes if a request succeeded, and fails if none did or the service went down. A run
+is not valid if the generator or the machine was too slow to measure the service. 130 is Ctrl-C in shells.
+"""
 
 LAG_P99_S = 0.010
 """Above this lag, the load differs from the planned one; ten times the tick."""
 
-OVERRUN = 0.01
-"""Share of the plan by which the last launch may be late."""
+OVERRUN, OVERRUN_S = 0.01, 0.050
+"""Share of the plan by which the last launch may be late, and seconds for plans shorter than 5 s.
 
-OVERRUN_S = 0.050
-"""The same for plans shorter than 5 s: a single pause of the system near the end does not change the load."""
+A single pause of the system near the end does not change the load.
+"""
 
 CPU_SHARE = 0.95
 """Share of one core; above it the run measured the generator itself."""
@@ -59,12 +57,7 @@ OTHER_ACTION = "see the log of the service"
 
 
 def caveats(generator: GeneratorPart, duration_s: float) -> list[str]:
-    """List the reasons why a run is not valid, each with a remedy; empty if it is valid.
-
-    Args:
-        generator: lag and resources of the generator.
-        duration_s: length of the plan.
-    """
+    """List the reasons why a run with a plan of ``duration_s`` is not valid, each with a remedy."""
     reasons: list[str] = []
     lag_s = _lag_s(generator["lag"])
     if lag_s > LAG_P99_S:
@@ -93,16 +86,14 @@ def _lag_s(lag: Times) -> float:
     if p99_s is None or count < 2:
         return 0.0
     # With rank rounding up, (n - 1.5) / n selects the second largest of n values.
-    second_s = times.percentile(lag, (count - 1.5) / count)
+    second_s = percentile(lag, (count - 1.5) / count)
     return p99_s if second_s is None else min(p99_s, second_s)
 
 
 def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> str:
     """Describe a run that failed as a whole, with a remedy; empty if it did not.
 
-    Args:
-        totals: tally of the run.
-        outcomes: result codes in order of the plan.
+    ``outcomes`` are the result codes in order of the plan.
     """
     unanswered = _unanswered_at_end(outcomes)
     if unanswered >= MIN_UNANSWERED:

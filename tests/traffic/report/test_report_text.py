@@ -17,7 +17,7 @@ from autoglm_throttle.traffic.report import (
     lines,
     make,
 )
-from autoglm_throttle.traffic.report.formatting import duration, printable, quantity, rate, share
+from autoglm_throttle.traffic.report.text_report import duration, printable, quantity, rate, share
 from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.results import Result

@@ -10,7 +10,7 @@ import pytest
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report import Objectives, ReplayInfo, make
 from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
-from autoglm_throttle.traffic.report.times import times
+from autoglm_throttle.traffic.report.tally import times
 from autoglm_throttle.traffic.report.verdict import caveats, verdict
 from autoglm_throttle.traffic.request_log import RequestResult
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.report import make
-from autoglm_throttle.traffic.report.control import (
+from autoglm_throttle.traffic.request_log import RequestResult
+from benchmarks.headline_rows.control import (
     CONTROL,
     Point,
     Round,
@@ -18,7 +19,6 @@ from autoglm_throttle.traffic.report.control import (
     order,
     p99_ratio,
 )
-from autoglm_throttle.traffic.request_log import RequestResult
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
 GOOD = Point(1.0, 0.1, 0.0)
