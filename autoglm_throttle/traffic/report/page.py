@@ -37,7 +37,7 @@ def render(document: Document, sentences: Sequence[str] = ()) -> str:
 @cache
 def _template() -> str:
     """Return the page with a content security policy that allows its own script and nothing else."""
-    text = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+    text = resources.files("autoglm_throttle.traffic.report").joinpath("page.html").read_text("utf-8")
     script = text[text.index(_SCRIPT_START) + len(_SCRIPT_START) : text.index(_SCRIPT_END)]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return text.replace("{{script}}", f"sha256-{digest}")
