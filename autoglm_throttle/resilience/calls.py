@@ -123,11 +123,6 @@ def _settle(
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
     """Await with a time limit, under asyncio or trio.
 
-    Args:
-        limit_s: seconds.
-        start: creates the awaitable.
-        description: text of the error, before the limit.
-
     Raises:
         TimeoutError: the limit is exceeded. A cancellation from outside stays a cancellation.
     """
@@ -249,12 +244,6 @@ class SettlingAwaitable(Coroutine[Any, Any, Any]):
 
     Other attributes, such as the methods of a future, are forwarded. If it is never awaited or is dropped
     before its end, the call is recorded as neutral.
-
-    Args:
-        circuit: of the guard.
-        permit: of the call.
-        inner: the awaitable that the function returned.
-        begun_s: from `GuardState.start_time`.
     """
 
     __slots__ = ("_call", "_inner", "_running")

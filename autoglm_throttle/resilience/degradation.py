@@ -45,10 +45,6 @@ class DegradationLevels:
     Each threshold has a latch. It closes when all of the last ``samples`` samples are above the threshold,
     and opens when all of them are below it by more than the margin. The level is that of the highest closed
     latch, so it may change by several steps at once.
-
-    Args:
-        settings: thresholds and margin.
-        now: monotonic seconds; so in all methods.
     """
 
     __slots__ = ("_latches", "_load", "_now_s", "_sampled_s", "_samples", "_settings", "_since_s", "level")
@@ -91,11 +87,6 @@ class DegradationLevels:
 
     def observe(self, load: float | None, now: float) -> DegradationLevel:
         """Take one sample.
-
-        Args:
-            load: 0..1; None or NaN is unknown. An unknown load keeps the level for ``load_stale_s``; then the
-                level is full and the samples start anew.
-            now: monotonic seconds.
 
         Returns:
             The new level.
@@ -152,14 +143,7 @@ _CORE_ACTIONS: Final[Mapping[DegradationLevel, tuple[DegradationAction, ...]]] =
 def choose_action(
     level: DegradationLevel, feature: Feature, entry_usable: bool, shed: bool | None = None
 ) -> DegradationAction:
-    """Return the action for a call of a feature.
-
-    Args:
-        level: current degradation level.
-        feature: the feature that is called.
-        entry_usable: whether a result is cached and not too old.
-        shed: whether the load is above the feature's own threshold; None: the level decides.
-    """
+    """Return the action for a call of a feature."""
     if feature.criticality is not Criticality.CORE and (
         level >= DegradationLevel.SHED if shed is None else shed
     ):
@@ -181,13 +165,6 @@ class DegradationController:
 
     It has no thread of its own. A slow load source blocks only the caller that samples it; for all others the
     load is unknown meanwhile.
-
-    Args:
-        settings: thresholds of the levels.
-        load: returns the load; called at most once per interval, never under the lock.
-        interval_s: seconds between two samples.
-        clock: monotonic seconds.
-        on_change: called once for each change, in order, never under the lock.
     """
 
     __slots__ = (

@@ -233,12 +233,6 @@ class FallbackChain:
     Each answer is counted. If a fallback raises or its value is not accepted, this is logged and the next one
     is tried; the original error gets a note about it. A `BaseException` that is no `Exception`, such as a
     cancellation, propagates at once.
-
-    Args:
-        feature: declares the fallbacks; without them there are no answers.
-        on_degraded: called with each answer.
-        timeout_s: time limit of an asynchronous dynamic fallback in seconds; None: no limit.
-        log: logs fallbacks that raise.
     """
 
     __slots__ = ("_fallback", "_log", "_name", "_on_degraded", "_orders", "_timeout_s", "asynchronous")
@@ -268,12 +262,6 @@ class FallbackChain:
         check: ValueCheck = accept_any,
     ) -> Steps[FallbackAnswer | None]:
         """Answer without the call.
-
-        Args:
-            context: cause and error; passed to the dynamic fallback.
-            lookup: returns the cached value of this call.
-            action: from the degradation level; ``SERVE`` after a rejection or a failure.
-            check: accepts each value before it counts as an answer; raising rejects the value.
 
         Returns:
             The first available answer. None: no fallback has one, and the original result stands.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.calls import (
@@ -42,61 +42,13 @@ from autoglm_throttle.types import (
     Outcome,
 )
 
+if TYPE_CHECKING:
+    from autoglm_throttle.resilience.http.call import HttpCall
+
 _CACHEABLE_OUTCOMES: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
-
-
-class ServedCall(Protocol):
-    """One call of a feature: of a function, or over HTTP."""
-
-    args: Args
-    kwargs: Kwargs
-    replaces_values: bool
-    """Whether a returned value that counts as failure is replaced too."""
-
-    @property
-    def flight_key(self) -> Hashable | None:
-        """Key of the calls that may share a result; None: the call is not shared."""
-        ...
-
-    @property
-    def max_wait_s(self) -> float | None:
-        """Maximum wait for another caller's call in seconds; None: no limit."""
-        ...
-
-    def has_cached(self) -> bool:
-        """Whether a usable result is cached."""
-        ...
-
-    def cached(self, cause: str) -> object:
-        """Return the cached result, or `UNSET`."""
-        ...
-
-    def check(self, value: object, kind: FallbackKind, /) -> None:
-        """Raise TypeError for a fallback's value that the caller cannot use."""
-        ...
-
-    def rejected(self, rejection: GuardRejection, /) -> GuardRejected:
-        """Return the exception of a rejection."""
-        ...
-
-    def run(self) -> Steps[GuardedAttempt]:
-        """Make the call alone, and cache its result."""
-        ...
-
-    def run_shared(self) -> Steps[CallResult]:
-        """Make the call for all callers that wait for it, and cache its result."""
-        ...
-
-    def copy_of(self, value: object) -> object:
-        """Return a shared value for this caller; `UNSET`: it cannot use the value."""
-        ...
-
-    def closing(self, attempted: GuardedAttempt) -> Call | None:
-        """Return the step that releases a value which a fallback replaces; None: none is needed."""
-        ...
 
 
 class FunctionCall:
@@ -160,15 +112,6 @@ class FunctionCall:
 
 class FeatureExecutor:
     """Executes the calls of one feature, for functions and HTTP alike.
-
-    Args:
-        circuit: the guard of the same name.
-        feature: declares the fallbacks.
-        degradation: the level of the process; the feature is registered there.
-        on_degraded: called with each degraded answer.
-        settings: time limit of fallbacks, and size and age of the caches.
-        max_stale_s: maximum age of a cached result in seconds, unless the feature sets it; None: that of
-            the settings.
 
     Raises:
         ValueError: the feature's ``shed_above`` is not above the margin of the degradation levels.
@@ -274,14 +217,9 @@ class FeatureExecutor:
             del first  # breaks the reference cycle: exception, traceback, frame
 
     def serve(
-        self, call: ServedCall, attempted: GuardedAttempt | None = None
+        self, call: FunctionCall | HttpCall, attempted: GuardedAttempt | None = None
     ) -> Steps[GuardedAttempt | FallbackAnswer]:
-        """Execute one call: live, shared with others, by a fallback, or rejected.
-
-        Args:
-            call: of a function, or over HTTP.
-            attempted: result of the live call if it was made already.
-        """
+        """Execute one call: live, shared with others, by a fallback, or rejected."""
         if attempted is None:
             unmade = yield from self._serve_by_load(call)
             if unmade is not None:
@@ -359,7 +297,7 @@ class FeatureExecutor:
         finally:
             del served  # breaks the reference cycle: exception, traceback, frame
 
-    def _serve_by_load(self, call: ServedCall) -> Steps[GuardedAttempt | FallbackAnswer | None]:
+    def _serve_by_load(self, call: FunctionCall | HttpCall) -> Steps[GuardedAttempt | FallbackAnswer | None]:
         """Answer or shed a call that the current load does not permit; None: it may be made."""
         action = self.action(call.has_cached)
         if action is DegradationAction.SERVE:
@@ -370,7 +308,7 @@ class FeatureExecutor:
             return GuardedAttempt(error=call.rejected(self.reject_shed()))
         return answer
 
-    def _attempt(self, call: ServedCall) -> Steps[GuardedAttempt | FallbackAnswer]:
+    def _attempt(self, call: FunctionCall | HttpCall) -> Steps[GuardedAttempt | FallbackAnswer]:
         """Make the call, or share that of another caller."""
         key = call.flight_key
         if key is None or not (self._always_shares or self._degradation.level() >= DegradationLevel.STALE):
@@ -387,7 +325,7 @@ class FeatureExecutor:
         return _shared_attempt(call, result) or (yield from call.run())
 
     def _replace_failure(
-        self, call: ServedCall, attempted: GuardedAttempt
+        self, call: FunctionCall | HttpCall, attempted: GuardedAttempt
     ) -> Steps[GuardedAttempt | FallbackAnswer]:
         """Answer by a fallback if the call was rejected or failed; without one its result stands."""
         error: Exception | None = attempted.error
@@ -407,7 +345,7 @@ class FeatureExecutor:
         return answer or attempted
 
     def _answer_failure(
-        self, call: ServedCall, attempted: GuardedAttempt, context: FallbackContext
+        self, call: FunctionCall | HttpCall, attempted: GuardedAttempt, context: FallbackContext
     ) -> Steps[FallbackAnswer | None]:
         """Answer after a failure, and release the value that the answer replaces."""
         closing = call.closing(attempted)
@@ -422,7 +360,7 @@ class FeatureExecutor:
         return answer
 
 
-def _shared_attempt(call: ServedCall, result: CallResult) -> GuardedAttempt | None:
+def _shared_attempt(call: FunctionCall | HttpCall, result: CallResult) -> GuardedAttempt | None:
     """Return the attempt that another caller's live call stands for; None: its value cannot be shared."""
     shared = result.attempt
     if shared.rejection is not None:

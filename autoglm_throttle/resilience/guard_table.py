@@ -51,14 +51,7 @@ class GuardCounts:
 
 
 class GuardTable:
-    """Table of guards with a maximum number; idle ones are evicted. The lock of its owner guards it.
-
-    Args:
-        max_guards: maximum number of entries; guards registered in code may exceed it.
-        clock: monotonic seconds.
-        on_evict: called with the name of each evicted guard.
-        defer: runs an action, such as writing a log event, when the owner has left its lock.
-    """
+    """Table of guards with a maximum number; idle ones are evicted. The lock of its owner guards it."""
 
     __slots__ = (
         "_defer",

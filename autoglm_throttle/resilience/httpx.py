@@ -20,14 +20,14 @@ try:
 except ImportError:
     raise ImportError(f"guarded transports need httpx: {how_to_install('httpx')}", name="httpx") from None
 
-from autoglm_throttle.resilience.http.call import HttpCall, TransportRejected
-from autoglm_throttle.resilience.http.httpx_bodies import (
+from autoglm_throttle.resilience.http.body import (
     AsyncGuardedBody,
     GuardedBody,
     StepLimits,
     await_in_time,
     fallback_response,
 )
+from autoglm_throttle.resilience.http.call import HttpCall, TransportRejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

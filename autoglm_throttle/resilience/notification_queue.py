@@ -16,9 +16,6 @@ class NotificationQueue:
 
     One thread drains the queue at a time. Others return at once; the draining thread re-checks the queue
     before it stops.
-
-    Args:
-        fault_log: logs exceptions of notifications.
     """
 
     __slots__ = ("_fault_log", "_messages", "drain_lock")

@@ -70,9 +70,6 @@ class SingleFlight(Generic[T]):
     The first caller of a key makes the call. All waiters get its result. If it was cancelled or its result is
     not shared, they start over, and the first of them makes the next call. A waiter makes its own call after
     two unshared results or after its own time limit, so no caller depends on another's time limit.
-
-    Args:
-        is_shareable: whether waiters may use a result. A time-out of the caller should not be shared.
     """
 
     __slots__ = ("_calls", "_is_shareable")
@@ -98,11 +95,6 @@ class SingleFlight(Generic[T]):
         self, key: Hashable, call: Callable[[], Steps[T]], limit_s: float | None
     ) -> Steps[tuple[T, bool]]:
         """Make the call, or wait for the caller that is making it.
-
-        Args:
-            key: of the call.
-            call: makes it.
-            limit_s: maximum wait for other callers in seconds, 0 or more; None: no limit.
 
         Returns:
             The result, and whether it comes from the own call.
@@ -180,10 +172,6 @@ def copy_exception(error: Exception, trace: TracebackType | None) -> Exception:
     """Copy a shared exception so that each waiter gets its own traceback, cause and notes.
 
     If a class cannot be copied, or the copy has other arguments, all waiters share the exception.
-
-    Args:
-        error: of the shared call.
-        trace: its traceback; each waiter starts with it.
     """
     try:
         own = copy.copy(error)

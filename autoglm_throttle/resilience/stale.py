@@ -37,9 +37,6 @@ class StaleCache(Generic[T]):
 
     Values are stored as they are: copying is up to the caller. It has no lock: threads need their own.
 
-    Args:
-        entries: maximum number of entries; each holds its key and its value.
-
     Raises:
         ValueError: ``entries`` is below 1.
     """
@@ -63,13 +60,7 @@ class StaleCache(Generic[T]):
         return f"<StaleCache {len(self)}/{self._max_entries}{oldest}>"
 
     def get(self, key: Hashable, now: float, max_stale_s: float) -> CacheEntry[T] | None:
-        """Return the entry of a key if it is not too old; an expired entry is removed.
-
-        Args:
-            key: of the entry.
-            now: monotonic seconds.
-            max_stale_s: maximum age in seconds.
-        """
+        """Return the entry of a key if it is not too old; an expired entry is removed."""
         self._now_s = now
         entry = self.entries.get(key)
         if entry is None:
@@ -81,13 +72,7 @@ class StaleCache(Generic[T]):
         return entry
 
     def put(self, key: Hashable, value: T, now: float) -> None:
-        """Store a value; it replaces the entry of the same key.
-
-        Args:
-            key: of the entry.
-            value: to store.
-            now: monotonic seconds.
-        """
+        """Store a value; it replaces the entry of the same key."""
         self._now_s = now
         self.entries[key] = CacheEntry(value, now)
         self.entries.move_to_end(key)
@@ -101,13 +86,6 @@ class ResultCache:
     Stored and returned values are deep copies, so no caller can change the value of another. With
     ``shared_value`` no copies are made. A result that cannot be copied and a call without a key are not
     stored; this is logged, never raised.
-
-    Args:
-        fallback: declares whether and how results are cached.
-        entries: maximum number of results.
-        max_stale_s: maximum age in seconds, unless the fallback sets it.
-        clock: monotonic seconds.
-        log: logs results that cannot be cached.
     """
 
     __slots__ = ("_cache", "_clock", "_key", "_lock", "_log", "_max_stale_s", "_shares_values")

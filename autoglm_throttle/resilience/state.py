@@ -75,14 +75,6 @@ class GuardState:
     """State of one guard in one process.
 
     Provides admission, classification and recording of calls, and the operator commands.
-
-    Args:
-        name: of the guard.
-        settings: of its breaker.
-        clock: monotonic seconds.
-        classifier: maps results to outcomes; None: the built-in table alone.
-        store: the state shared by the fleet; None: this process decides alone.
-        on_transitions: receives the transitions in order, after the lock is released.
     """
 
     __slots__ = (
@@ -238,13 +230,7 @@ class GuardState:
         return self.breaker.allow(lease_required=store.is_up)
 
     def record(self, permit: GuardPermit, outcome: Outcome, error: BaseException | str | None = None) -> None:
-        """Record the outcome of a call. Never waits and never raises.
-
-        Args:
-            permit: of the call; recorded once.
-            outcome: of the call.
-            error: the exception or the text of the failure, for ``last_failure``.
-        """
+        """Record the outcome of a call. Never waits and never raises."""
         fast = self.fast
         # The usual case: a success changes nothing, so it needs no lock.
         if outcome is _SUCCESS and fast.success_is_noop and fast.permit is permit:
@@ -253,14 +239,7 @@ class GuardState:
         self.breaker.record(permit, outcome, failure_note)
 
     def settle(self, permit: GuardPermit, result: object, *, raised: bool, elapsed_s: float = 0.0) -> Outcome:
-        """Classify the result of a call and record it.
-
-        Args:
-            permit: of the call.
-            result: the returned value or the exception.
-            raised: whether the result was raised.
-            elapsed_s: duration of the call in seconds; used only with ``slow_call_s``.
-        """
+        """Classify the result of a call and record it."""
         slow_s = self.slow_call_s
         if not raised and self.classifier.classify is None:
             outcome = apply_slow_limit(_SUCCESS, elapsed_s, slow_s)
@@ -285,11 +264,6 @@ class GuardState:
         """Classify the result of a call.
 
         A classifier that raises is logged and counted; the outcome is neutral.
-
-        Args:
-            result: the returned value or the exception.
-            raised: whether the result was raised.
-            default: outcome of a returned value if the user's classifier returns None.
         """
         if not raised and self.classifier.classify is None:
             return default
@@ -301,11 +275,7 @@ class GuardState:
             return Outcome.NEUTRAL
 
     def open_for(self, retry_after_s: float) -> None:
-        """Open for the period that the dependency requests.
-
-        Args:
-            retry_after_s: seconds from now.
-        """
+        """Open for the period that the dependency requests."""
         self.breaker.apply(partial(self.breaker.core.open_for, retry_after_s), is_local=True)
 
     # Operators

@@ -18,32 +18,24 @@ from autoglm_throttle.types import (
 )
 
 
-class StreamObserver:
-    """Permit and progress of one stream; a context manager around the stream.
+class StreamPermit:
+    """Permit and progress of one stream, or of one response body.
 
-    ``slow_call_s`` does not apply, since the duration of a stream depends on its consumer too.
-
-    Args:
-        circuit: of the guard.
-        permit: of the stream.
-
-    Raises:
-        GuardRejected: the stream was rejected.
+    As a context manager it spans the stream. ``slow_call_s`` does not apply, since the duration of a stream
+    depends on its consumer too.
     """
 
     __slots__ = ("_begun_s", "_circuit", "_permit", "_slow", "awaits_first_item")
 
-    def __init__(self, circuit: GuardState, permit: GuardPermit | GuardRejection) -> None:
-        if isinstance(permit, GuardRejection):
-            raise GuardRejected(permit)
+    def __init__(self, circuit: GuardState, permit: GuardPermit, begun_s: float) -> None:
         self._circuit = circuit
         self._permit: GuardPermit | None = permit
         self._slow = False
-        self._begun_s = 0.0 if circuit.first_item_s is None else circuit.clock()
+        self._begun_s = begun_s
         self.awaits_first_item: bool = circuit.first_item_s is not None or circuit.settles_at_first_item
         """Whether the first item matters for the outcome."""
 
-    def __enter__(self) -> StreamObserver:
+    def __enter__(self) -> StreamPermit:
         return self
 
     def __exit__(
@@ -55,31 +47,40 @@ class StreamObserver:
             self.record_failure(error)
 
     def record_first_item(self) -> None:
-        """Record the first item: it may be slow, and it may settle a probe."""
+        """Record the first item, or the end of an empty body: it may be slow, and it may settle a probe."""
         self.awaits_first_item = False
-        circuit, limit_s = self._circuit, self._circuit.first_item_s
+        circuit, permit, limit_s = self._circuit, self._permit, self._circuit.first_item_s
         self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if circuit.settles_at_first_item and circuit.state() is BreakerState.HALF_OPEN:
-            self.record_end()  # a probe; or a stream of an earlier generation, recorded as stale
+        # A serial above 0 also marks a bounded ordinary call, so the state decides too.
+        is_probe = permit is not None and permit.serial > 0
+        if circuit.settles_at_first_item and is_probe and circuit.state() is BreakerState.HALF_OPEN:
+            self.record_end()
 
     def record_end(self) -> None:
         """Record the end of the stream."""
-        self._record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+        self.record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
 
-    def record_failure(self, error: BaseException) -> None:
-        """Record an error or a cancellation of the stream."""
+    def record_failure(self, error: BaseException) -> Outcome | None:
+        """Record an error or a cancellation of the stream; return its outcome, None if it had one."""
         permit, self._permit = self._permit, None
-        if permit is not None:
-            self._circuit.settle(permit, error, raised=True)
+        return None if permit is None else self._circuit.settle(permit, error, raised=True)
 
-    def record_abandoned(self) -> None:
-        """Record that the consumer stopped early."""
-        self._record(Outcome.NEUTRAL)
-
-    def _record(self, outcome: Outcome) -> None:
+    def record(self, outcome: Outcome) -> None:
+        """Record the outcome of the stream, unless there is one already."""
         permit, self._permit = self._permit, None
         if permit is not None:
             self._circuit.record(permit, outcome)
+
+
+def _start_stream(circuit: GuardState, permit: GuardPermit | GuardRejection) -> StreamPermit:
+    """Return the permit of an admitted stream.
+
+    Raises:
+        GuardRejected: the stream was rejected.
+    """
+    if isinstance(permit, GuardRejection):
+        raise GuardRejected(permit)
+    return StreamPermit(circuit, permit, 0.0 if circuit.first_item_s is None else circuit.clock())
 
 
 class _GuardedGenerator(Generator[Any, Any, Any]):
@@ -87,7 +88,7 @@ class _GuardedGenerator(Generator[Any, Any, Any]):
 
     __slots__ = ("_inner", "_observer")
 
-    def __init__(self, inner: Generator[Any, Any, Any], observer: StreamObserver) -> None:
+    def __init__(self, inner: Generator[Any, Any, Any], observer: StreamPermit) -> None:
         self._inner = inner
         self._observer = observer
 
@@ -101,7 +102,7 @@ class _GuardedGenerator(Generator[Any, Any, Any]):
         return self._inner.throw(*error)
 
     def close(self) -> None:
-        self._observer.record_abandoned()
+        self._observer.record(Outcome.NEUTRAL)
         self._inner.close()
 
 
@@ -112,7 +113,7 @@ def guarded_generator(circuit: GuardState, fn: Callable[..., Any]) -> Callable[.
     def guarded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
         inner = fn(*args, **kwargs)
         circuit.block()
-        with StreamObserver(circuit, circuit.admit()) as observer:
+        with _start_stream(circuit, circuit.admit()) as observer:
             return (yield from _GuardedGenerator(inner, observer))
 
     return guarded
@@ -136,7 +137,7 @@ class _GuardedAsyncGenerator:
         self.item: Any = None
         """The newest item."""
 
-    async def fetch_next(self, observer: StreamObserver) -> bool:
+    async def fetch_next(self, observer: StreamPermit) -> bool:
         """Wait for the next item.
 
         Returns:
@@ -189,7 +190,7 @@ def guarded_async_generator(circuit: GuardState, fn: Callable[..., Any]) -> Call
         circuit.block()
         permit = await circuit.admit_async()
         async with _GuardedAsyncGenerator(circuit, inner) as items:
-            with StreamObserver(circuit, permit) as observer:
+            with _start_stream(circuit, permit) as observer:
                 while await items.fetch_next(observer):
                     try:
                         items.forward_sent((yield items.item))

@@ -1,71 +1,51 @@
-"""A response body in transfer, and the permit of its call."""
+"""Bodies of httpx responses: observed in transfer, or built from a fallback's answer."""
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.http.cache import CachePolicy
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import httpx
+
+from autoglm_throttle.resilience.calls import await_within
+from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.http.cache import DEGRADED, CachePolicy, mark_degraded
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.types import BreakerState, Clock, GuardPermit, Outcome
+from autoglm_throttle.resilience.streams import StreamPermit
+from autoglm_throttle.types import GuardPermit, Outcome
+
+if TYPE_CHECKING:
+    from autoglm_throttle.resilience.fallback import FallbackAnswer
+    from autoglm_throttle.resilience.http.answer import Pairs
+    from autoglm_throttle.types import FallbackKind
+
+T = TypeVar("T")
+
+_ENCODING_FIELDS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+"""Fields that are wrong once the body is decoded."""
 
 
-class BodyTimer:
-    """Time that a dependency took for a body, without the time of the reader between two parts.
-
-    Args:
-        clock: monotonic seconds.
-        limit_s: duration above which a body is slow; None: nothing is measured.
-        begun_s: monotonic seconds at the start of the call.
-    """
-
-    __slots__ = ("_clock", "_limit_s", "_spent_s", "_started_s")
-
-    def __init__(self, clock: Clock, limit_s: float | None, begun_s: float) -> None:
-        self._clock = clock
-        self._limit_s = limit_s
-        self._spent_s = 0.0
-        self._started_s = begun_s
-
-    def start(self) -> None:
-        """Record that the reader waits for the dependency."""
-        if self._limit_s is not None:
-            self._started_s = self._clock()
-
-    def stop(self) -> None:
-        """Record that the dependency has sent something."""
-        if self._limit_s is not None:
-            now = self._clock()
-            self._spent_s += now - self._started_s
-            self._started_s = now
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether the dependency took longer than the limit."""
-        return self._limit_s is not None and self._spent_s > self._limit_s
+def pairs(headers: httpx.Headers) -> Pairs:
+    """Return header fields as text without loss of bytes."""
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.raw)
 
 
 class BodyObserver:
     """Holds the permit of one call from the response headers to the end of its body.
 
     Only the dependency's time can be slow: the time that the reader takes between two parts does not count. A
-    response that is dropped unread counts as neutral.
-
-    Args:
-        circuit: of the guard.
-        permit: of the call.
-        begun_s: monotonic seconds at the start of the call.
-        length: bytes of the body; None: unknown before its end.
-        cache_policy: destination of a complete body; None: it is not cached.
+    response that is dropped unread counts as neutral. ``length`` is None if it is unknown before the end.
     """
 
     __slots__ = (
-        "_awaits_first_part",
-        "_begun_s",
         "_cache_policy",
-        "_circuit",
+        "_clock",
         "_length",
-        "_permit",
+        "_limit_s",
         "_received_bytes",
-        "_slow",
-        "_timer",
+        "_spent_s",
+        "_started_s",
+        "_stream",
         "outcome",
     )
 
@@ -77,43 +57,40 @@ class BodyObserver:
         length: int | None,
         cache_policy: CachePolicy | None = None,
     ) -> None:
-        self._circuit = circuit
-        self._permit: GuardPermit | None = permit
-        self._begun_s = begun_s
+        self._stream = StreamPermit(circuit, permit, begun_s)
+        self._clock = circuit.clock
         self._length = length
         self._cache_policy = cache_policy
+        self._received_bytes = 0
+        self._limit_s = circuit.slow_call_s if circuit.first_item_s is None else None
+        self._spent_s = 0.0
+        self._started_s = begun_s
         self.outcome: Outcome = Outcome.NEUTRAL
         """Outcome of a body that failed."""
-        self._received_bytes = 0
-        self._slow = False
-        self._awaits_first_part = circuit.first_item_s is not None or circuit.settles_at_first_item
-        limit_s = circuit.slow_call_s if circuit.first_item_s is None else None
-        self._timer = BodyTimer(circuit.clock, limit_s, begun_s)
-        self._timer.stop()
+        self._stop_timer()
 
     # A response that is dropped unread returns its slot.
     def __del__(self) -> None:
-        self._record(Outcome.NEUTRAL)
+        self._stream.record(Outcome.NEUTRAL)
 
     def reading(self) -> None:
         """Record that the reader waits for the next part."""
-        self._timer.start()
+        if self._limit_s is not None:
+            self._started_s = self._clock()
 
     def received(self, part: bytes) -> None:
         """Record a part of the body."""
-        self._timer.stop()
+        self._stop_timer()
         if not part:
             return
         self._record_first_part()
         self._received_bytes += len(part)
-        cache_policy = self._cache_policy
-        if cache_policy is None:
-            return
+        policy = self._cache_policy
         # Too long for the cache: drop the parts at once, do not hold them until the end.
-        if self._received_bytes > cache_policy.max_body_bytes:
+        if policy is not None and self._received_bytes > policy.max_body_bytes:
             self._cache_policy = None
-        else:
-            cache_policy.parts.append(part)
+        elif policy is not None:
+            policy.parts.append(part)
 
     def complete(self, body: bytes | None) -> None:
         """Record a body that arrived with the headers; None: it was consumed or decoded already."""
@@ -125,19 +102,19 @@ class BodyObserver:
 
     def finished(self) -> None:
         """Record that the body is complete."""
-        self._timer.stop()
+        self._stop_timer()
         self._record_first_part()
-        self._record(Outcome.SLOW if self._timer.is_slow or self._slow else Outcome.SUCCESS)
-        cache_policy, self._cache_policy = self._cache_policy, None
-        if cache_policy is not None:
-            cache_policy.put(b"".join(cache_policy.parts))
+        if self._limit_s is not None and self._spent_s > self._limit_s:
+            self._stream.record(Outcome.SLOW)
+        self._stream.record_end()
+        policy, self._cache_policy = self._cache_policy, None
+        if policy is not None:
+            policy.put(b"".join(policy.parts))
 
     def failed(self, error: BaseException) -> None:
         """Record that the body ended in an error, or its reader was cancelled."""
         self._cache_policy = None
-        permit, self._permit = self._permit, None
-        if permit is not None:
-            self.outcome = self._circuit.settle(permit, error, raised=True)
+        self.outcome = self._stream.record_failure(error) or self.outcome
 
     def abandoned(self) -> None:
         """Record that the reader stopped; after the last byte this counts as complete."""
@@ -145,24 +122,214 @@ class BodyObserver:
             self.finished()
         else:
             self._cache_policy = None
-            self._record(Outcome.NEUTRAL)
+            self._stream.record(Outcome.NEUTRAL)
+
+    def _stop_timer(self) -> None:
+        if self._limit_s is not None:
+            now = self._clock()
+            self._spent_s += now - self._started_s
+            self._started_s = now
 
     def _record_first_part(self) -> None:
-        """Record the first part, or the end of an empty body: it may settle a probe."""
-        if not self._awaits_first_part:
+        if self._stream.awaits_first_item:
+            self._stream.record_first_item()
+
+
+class GuardedBody(httpx.SyncByteStream):
+    """A response body that settles its call at the end; read once."""
+
+    def __init__(self, inner: httpx.SyncByteStream, observer: BodyObserver, *_: object) -> None:
+        self._inner = inner
+        self._parts: Iterator[bytes] = iter(())
+        self._observer = observer
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._parts = iter(self._inner)
+        return self
+
+    def __next__(self) -> bytes:
+        observer = self._observer
+        observer.reading()
+        try:
+            part = next(self._parts)
+        except StopIteration:
+            observer.finished()
+            raise
+        except BaseException as error:
+            observer.failed(error)
+            raise
+        observer.received(part)
+        return part
+
+    def close(self) -> None:
+        """Close the body without reading further."""
+        self._observer.abandoned()
+        self._inner.close()
+
+
+class AsyncGuardedBody(httpx.AsyncByteStream):
+    """An asynchronous response body that settles its call at the end, with a time limit between two parts."""
+
+    def __init__(
+        self,
+        inner: httpx.AsyncByteStream,
+        observer: BodyObserver,
+        circuit: GuardState,
+        request: httpx.Request,
+    ) -> None:
+        self._inner = inner
+        self._next: Callable[[], Awaitable[bytes]]
+        self._observer = observer
+        self._circuit = circuit
+        self._request = request
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._next = self._inner.__aiter__().__anext__
+        return self
+
+    async def __anext__(self) -> bytes:
+        observer, limit_s = self._observer, self._circuit.stream_idle_s
+        observer.reading()
+        try:
+            if limit_s is None:
+                part = await self._next()
+            else:
+                text = f"{self._circuit.name} has sent nothing"
+                part = await await_in_time(limit_s, self._next, text, self._request)
+        except StopAsyncIteration:
+            observer.finished()
+            raise
+        except BaseException as error:
+            observer.failed(error)
+            raise
+        observer.received(part)
+        return part
+
+    async def aclose(self) -> None:
+        """Close the body without reading further."""
+        self._observer.abandoned()
+        await self._inner.aclose()
+
+
+async def await_in_time(
+    limit_s: float, start: Callable[[], Awaitable[T]], description: str, request: httpx.Request
+) -> T:
+    """Await with a time limit.
+
+    Raises:
+        httpx.ReadTimeout: the limit is exceeded; callers of httpx expect this type.
+    """
+    try:
+        return cast("T", await await_within(limit_s, start, description))
+    except TimeoutError as error:
+        raise httpx.ReadTimeout(str(error), request=request) from error
+
+
+def buffered_body(response: httpx.Response) -> bytes | None:
+    """Return a body that has arrived; None: it was consumed or decoded already."""
+    stream = response.stream
+    return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
+
+
+def read_body(response: httpx.Response) -> bytes | None:
+    """Read a short body to its end; the response can be read again. None: it was consumed already."""
+    if not response.is_closed:
+        stream = cast("httpx.SyncByteStream", response.stream)
+        try:
+            response.stream = httpx.ByteStream(b"".join(stream))
+        finally:
+            stream.close()
+    return buffered_body(response)
+
+
+async def read_body_async(response: httpx.Response) -> bytes | None:
+    """Read a short body as `read_body` does, without blocking the event loop."""
+    if not response.is_closed:
+        stream = cast("httpx.AsyncByteStream", response.stream)
+        try:
+            response.stream = httpx.ByteStream(b"".join([part async for part in stream]))
+        finally:
+            await stream.aclose()
+    return buffered_body(response)
+
+
+async def close_async(response: httpx.Response) -> None:
+    """Close a response even during cancellation: its connection returns to the pool."""
+    import anyio
+
+    with anyio.CancelScope(shield=True):
+        await response.aclose()
+
+
+def check_response(value: object, fallback_kind: FallbackKind) -> None:
+    """Accept an `HttpAnswer` or an ``httpx.Response``.
+
+    Raises:
+        TypeError: any other type.
+    """
+    if not isinstance(value, HttpAnswer | httpx.Response):
+        kind = type(value).__name__
+        raise TypeError(
+            f"the {fallback_kind} fallback of HTTP must give an HttpAnswer or a Response, not {kind}"
+        )
+
+
+def fallback_response(answer: FallbackAnswer, request: httpx.Request) -> httpx.Response:
+    """Build the response of a fallback's answer."""
+    value = answer.value
+    if isinstance(value, httpx.Response):
+        if not value.is_closed:
+            # An unread stream is passed through: reading it here would buffer it.
+            value.headers[DEGRADED] = f"{answer.kind}; cause={answer.cause}"
+            return value
+        # `content` is decoded, so the encoding fields of the response no longer apply.
+        fields = [pair for pair in pairs(value.headers) if pair[0].lower() not in _ENCODING_FIELDS]
+        length = ("content-length", str(len(value.content)))
+        value = HttpAnswer(value.status_code, [*fields, length], value.content)
+    return build_response(mark_degraded(value, answer.kind, answer.cause), request)
+
+
+def build_response(answer: HttpAnswer, request: httpx.Request) -> httpx.Response:
+    """Build the response of a complete answer."""
+    return httpx.Response(
+        answer.status,
+        headers=[(name.encode("latin-1"), text.encode("latin-1")) for name, text in answer.headers],
+        stream=httpx.ByteStream(b"" if request.method == "HEAD" else answer.body),
+        request=request,
+    )
+
+
+class StepLimits:
+    """Time limits of the steps of a synchronous call, since a blocked thread cannot be interrupted.
+
+    They are set in the request that is sent, beside the caller's own; the shorter one counts.
+    """
+
+    __slots__ = ("_idle_s", "_limits", "_read_s", "request")
+
+    def __init__(self, request: httpx.Request, timeout_s: float | None, idle_s: float | None) -> None:
+        # This dict travels in the request, and `body` changes it once the headers have arrived.
+        own: dict[str, float | None] = dict(request.extensions.get("timeout") or {})
+        self._read_s = own.get("read")
+        self._idle_s = idle_s
+        self._limits = own
+        self.request: httpx.Request = request
+        if timeout_s is None and idle_s is None:
             return
-        self._awaits_first_part = False
-        circuit, limit_s = self._circuit, self._circuit.first_item_s
-        self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        if circuit.settles_at_first_item and self._is_probe():
-            self._record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+        for step in ("connect", "read", "write", "pool"):
+            own[step] = _min_limit(own.get(step), timeout_s)
+        self.request = httpx.Request(
+            request.method,
+            request.url,
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "timeout": own},
+        )
 
-    def _is_probe(self) -> bool:
-        permit = self._permit
-        # A serial above 0 also marks a bounded ordinary call, so the state decides too.
-        return permit is not None and permit.serial > 0 and self._circuit.state() is BreakerState.HALF_OPEN
+    def start_body(self) -> None:
+        """Apply the limit of the body to each further read; called when the headers have arrived."""
+        self._limits["read"] = _min_limit(self._read_s, self._idle_s)
 
-    def _record(self, outcome: Outcome) -> None:
-        permit, self._permit = self._permit, None
-        if permit is not None:
-            self._circuit.record(permit, outcome)
+
+def _min_limit(one_s: float | None, other_s: float | None) -> float | None:
+    return min((limit for limit in (one_s, other_s) if limit is not None), default=None)

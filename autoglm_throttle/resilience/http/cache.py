@@ -152,12 +152,7 @@ class CachedResponse:
         return all(joined(request.headers, name) == value for name, value in self.varying)
 
     def is_usable(self, now: float, max_stale_s: float) -> bool:
-        """Whether it may replace an error.
-
-        Args:
-            now: monotonic seconds.
-            max_stale_s: seconds past its lifetime for which it may be used, unless it declares its own.
-        """
+        """Whether it may replace an error."""
         allowance_s = max_stale_s if self.stale_allowance_s is None else self.stale_allowance_s
         return self.age_s(now) <= self.lifetime_s + allowance_s
 
@@ -178,16 +173,7 @@ class CachePolicy:
 
 
 class ResponseCache:
-    """Cached responses of one feature, for threads, and its requests without single flight.
-
-    Args:
-        fallback: declares the cache key and the maximum age.
-        settings: maximum number of responses, and maximum length of a body.
-        max_stale_s: seconds beyond its lifetime for which a cached response is used, unless the response or
-            the fallback declares it.
-        clock: monotonic seconds.
-        log: logs requests without a key.
-    """
+    """Cached responses of one feature, for threads, and its requests without single flight."""
 
     __slots__ = (
         "_cache",
@@ -223,15 +209,7 @@ class ResponseCache:
     def request(
         self, method: str, url: str, headers: Pairs, request: object, key: CacheKey | None = None
     ) -> CacheRequest | None:
-        """Return the cache request of an HTTP request; None: it is not cached.
-
-        Args:
-            method: in upper case.
-            url: without a fragment.
-            headers: of the request.
-            request: passed to the key function.
-            key: the caller's key function; None: that of the fallback, if any.
-        """
+        """Return the cache request of an HTTP request; None: it is not cached."""
         make = self._key if key is None else key
         if make is None:
             return CacheRequest(method, url, headers)
@@ -265,14 +243,7 @@ class ResponseCache:
     def policy(
         self, request: CacheRequest | None, status: int, headers: Pairs, requested_s: float
     ) -> CachePolicy | None:
-        """Return the destination of a body, or None if the response must not be stored.
-
-        Args:
-            request: the request; None: it is not cached.
-            status: of the response.
-            headers: of the response.
-            requested_s: monotonic seconds at which the request was sent.
-        """
+        """Return the destination of a body, or None if the response must not be stored."""
         if request is None:
             return None
         if storable(request, status, headers):
@@ -346,27 +317,14 @@ def varies_by(headers: Pairs) -> tuple[str, ...] | None:
 
 
 def storable(request: CacheRequest, status: int, headers: Pairs) -> bool:
-    """Whether a response may be stored once it is complete.
-
-    Args:
-        request: the request.
-        status: of the response; only 200 is stored, since a partial response must not replace a full one.
-        headers: of the response.
-    """
+    """Whether a response may be stored once it is complete."""
     if status != 200 or not request.is_cacheable or directives(headers).keys() & FORBID_STORING:
         return False
     return varies_by(headers) is not None and all(is_sendable(name, value) for name, value in headers)
 
 
 def cached_response(request: CacheRequest, headers: Pairs, body: bytes, requested_s: float) -> CachedResponse:
-    """Build the stored form of a response.
-
-    Args:
-        request: the request.
-        headers: of the response.
-        body: complete, as received.
-        requested_s: monotonic seconds at which the request was sent.
-    """
+    """Build the stored form of a response."""
     named = {name.strip().lower() for name in (joined(headers, "connection") or "").split(",")}
     fields = tuple(pair for pair in headers if pair[0].lower() not in UNSTORED_FIELDS | named)
     if not members(fields, "content-length"):

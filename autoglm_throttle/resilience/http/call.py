@@ -11,16 +11,8 @@ import httpx
 from autoglm_throttle.resilience.calls import CallResult, GuardedAttempt
 from autoglm_throttle.resilience.drive import Call, Steps
 from autoglm_throttle.resilience.fallback import UNSET
-from autoglm_throttle.resilience.http.body import BodyObserver
-from autoglm_throttle.resilience.http.cache import (
-    CachedResponse,
-    CacheKey,
-    CacheRequest,
-    ResponseCache,
-    cached_response,
-)
-from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
-from autoglm_throttle.resilience.http.httpx_bodies import (
+from autoglm_throttle.resilience.http.body import (
+    BodyObserver,
     buffered_body,
     build_response,
     check_response,
@@ -29,6 +21,14 @@ from autoglm_throttle.resilience.http.httpx_bodies import (
     read_body,
     read_body_async,
 )
+from autoglm_throttle.resilience.http.cache import (
+    CachedResponse,
+    CacheKey,
+    CacheRequest,
+    ResponseCache,
+    cached_response,
+)
+from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
 from autoglm_throttle.resilience.outcomes import status_outcome
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome, TooManyRequestsMode
@@ -48,14 +48,7 @@ class TransportRejected(GuardRejected, httpx.TransportError):
 
 
 class HttpCall:
-    """One call.
-
-    Args:
-        circuit: of the guard.
-        request: to send.
-        send: sends it, in the way of the transport.
-        body: wraps the stream of a response; receives stream, observer, circuit and request.
-    """
+    """One call."""
 
     __slots__ = (
         "_begun_s",
@@ -203,12 +196,7 @@ class HttpCall:
         return outcome
 
     def _result(self, attempted: GuardedAttempt, body: bytes | None) -> CallResult:
-        """Build the result for the callers that wait for this call.
-
-        Args:
-            attempted: of this call.
-            body: complete, as received; None: it must not be shared.
-        """
+        """Build the result for the callers that wait for this call."""
         request, error = self.cache_request, attempted.error
         if error is not None:
             caller_timed_out = isinstance(error, httpx.TimeoutException) and self._has_shorter_limit()

@@ -23,12 +23,7 @@ DIRECTIVE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?:=(?:\"((?:[^\"\\]|\\.)
 
 
 def members(fields: Iterable[tuple[str, str]], name: str) -> list[str]:
-    """Return the values of each field of that name, in order.
-
-    Args:
-        fields: names in any case, and values.
-        name: in lower case.
-    """
+    """Return the values of each field of that name, in order."""
     return [value.strip() for field, value in fields if field.lower() == name]
 
 
@@ -99,10 +94,6 @@ def retry_after_s(fields: Iterable[tuple[str, str]], wall_s: float) -> float | N
 
     A date is compared with the response's own Date, so the two clocks need not agree.
 
-    Args:
-        fields: of the response.
-        wall_s: local seconds since 1970, used if the response has no Date.
-
     Returns:
         Seconds, 0 for a date in the past.
     """
@@ -120,13 +111,7 @@ def retry_after_s(fields: Iterable[tuple[str, str]], wall_s: float) -> float | N
 
 
 def body_bytes(method: str, status: int, fields: Iterable[tuple[str, str]]) -> int | None:
-    """Return the length of a response body in bytes; None: unknown before its end.
-
-    Args:
-        method: of the request.
-        status: of the response.
-        fields: of the response.
-    """
+    """Return the length of a response body in bytes; None: unknown before its end."""
     pairs = tuple(fields)
     if method == "HEAD" or status in NO_BODY:
         return 0

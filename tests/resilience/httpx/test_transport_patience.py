@@ -12,9 +12,9 @@ import pytest
 from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+from autoglm_throttle.resilience.http.body import GuardedBody
 from autoglm_throttle.resilience.http.cache import UNSHARED_S, CacheRequest
 from autoglm_throttle.resilience.http.call import HttpCall
-from autoglm_throttle.resilience.http.httpx_bodies import GuardedBody
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Outcome

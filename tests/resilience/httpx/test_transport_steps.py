@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.http.httpx_bodies import StepLimits
+from autoglm_throttle.resilience.http.body import StepLimits
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call
 
