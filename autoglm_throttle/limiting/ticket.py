@@ -112,6 +112,7 @@ class Ticket:
         "slot",
         "started_s",
         "state",
+        "was_queued",
         "work_class",
     )
 
@@ -124,6 +125,7 @@ class Ticket:
         self.arrived_s: float = arrived_s
         self.max_wait_s: float = max_wait_s
         self.queue_index: int = queue_index
+        self.was_queued: bool = queue_index != NOT_QUEUED
         self.state: TicketState = WAITING
         self.called_s: float | None = None
         """When it got its slot."""
@@ -143,11 +145,6 @@ class Ticket:
         ticket.state = CALLED
         ticket.called_s = now
         return ticket
-
-    @property
-    def was_queued(self) -> bool:
-        """Whether it was queued."""
-        return self.queue_index != NOT_QUEUED
 
     @property
     def deadline_s(self) -> float:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import threading
+from asyncio import _get_running_loop as running_loop
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -128,14 +129,6 @@ def store_changed(view: StoreView, change: HealthChange, error: str) -> LogEvent
     keys: dict[str, object] = {"store": view.kind, "reason": error_kind, "on_error": view.on_error.value}
     text = f"{view.kind} is unavailable: {error_kind}{because}; {meanwhile}"
     return LogEvent("store_lost", logging.WARNING, text, keys)
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the asyncio loop that runs here, if any."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def begin(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio import _get_running_loop as running_loop
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.store.batch import RedisBatch
@@ -81,7 +82,7 @@ class RedisUserLimitStore:
 
         A cancelled call refunds units that may have been spent.
         """
-        batch = self.batch()
+        batch = self.batches.get(id(running_loop())) or self.batch()
         if batch is None:
             self.errors.notify(StoreErrorKind.LOOP)
             return StoreErrorKind.LOOP
@@ -139,11 +140,8 @@ class RedisUserLimitStore:
 
     def batch(self) -> RedisBatch | None:
         """Return the batch of the running loop; None if it is no asyncio loop, or none runs."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-        return self.batches.get(id(loop)) or self._new_batch(loop)
+        loop = running_loop()
+        return None if loop is None else self.batches.get(id(loop)) or self._new_batch(loop)
 
     def _new_batch(self, loop: asyncio.AbstractEventLoop) -> RedisBatch:
         # A copy: another thread may add its loop's batch meanwhile.

@@ -7,6 +7,7 @@ does not depend on the speed of the machine. The caller is known by address, and
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -15,16 +16,20 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from fakeredis import FakeAsyncRedis, FakeServer
 
 import autoglm_throttle
 from autoglm_throttle import Demand, Permit, Settings, Throttle, ThrottleMiddleware
 
 PACKAGE = str(Path(autoglm_throttle.__file__).parent)
 
+TOGETHER = 64
+"""Requests of one call of the Redis."""
+
 WARM_REQUESTS = 5
 """The first requests fill caches."""
 
-BARS = {"admitted": 24, "rejected": 38, "queued": 85}
+BARS = {"admitted": 24, "rejected": 38, "queued": 85, "redis": 55, "redis_together": 41}
 """Most own calls. Each further one costs some 50 ns in each request."""
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -117,10 +122,43 @@ async def queued() -> OwnCalls:
     return calls
 
 
+async def decided_by_redis(together: int) -> OwnCalls:
+    """The mean of some requests that come in one iteration of the loop, and are decided by a Redis."""
+    server = FakeServer()
+    settings = Settings(
+        gpu="none",
+        user_limit="100000/minute",
+        key_secret="the calls are counted",
+        redis_url="redis://localhost",
+        redis_deadline_s=5.0,
+        redis_read_s=9.0,
+        inflight_start=TOGETHER,
+        inflight_floor=TOGETHER,
+    )
+    throttle = Throttle(settings, redis=lambda: FakeAsyncRedis(server=server))
+    app = ThrottleMiddleware(answer, throttle=throttle)
+    calls = OwnCalls()
+    for round_ in range(WARM_REQUESTS):
+        if round_ == WARM_REQUESTS - 1:
+            sys.setprofile(calls.record)
+        try:
+            await asyncio.gather(*(app(dict(SCOPE), receive, send) for _ in range(together)))
+        finally:
+            sys.setprofile(None)
+    store = throttle.snapshot().store
+    assert store is not None
+    assert store.stats.sent == WARM_REQUESTS * together
+    assert sum(store.fallbacks.values()) == 0
+    calls.count = math.ceil(calls.count / together)
+    return calls
+
+
 KINDS: dict[str, Callable[[], Coroutine[Any, Any, OwnCalls]]] = {
     "admitted": admitted,
     "rejected": rejected,
     "queued": queued,
+    "redis": lambda: decided_by_redis(1),
+    "redis_together": lambda: decided_by_redis(TOGETHER),
 }
 
 
