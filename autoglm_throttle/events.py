@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle import types as t
-from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.settings import Problem
 
 # Without a handler of the application, Python prints its warnings to standard error: a limiter must not fail
@@ -115,7 +114,11 @@ class EventQueue:
     __slots__ = ("_hash_caller", "_lock", "_max_users", "_sampler", "_users_full_logged", "waiting")
 
     def __init__(
-        self, lock: SerialLock, sampler: RejectionSampler, hash_caller: Callable[[str], str], max_users: int
+        self,
+        lock: contextlib.AbstractContextManager[None],
+        sampler: RejectionSampler,
+        hash_caller: Callable[[str], str],
+        max_users: int,
     ) -> None:
         self._lock = lock
         self._sampler = sampler

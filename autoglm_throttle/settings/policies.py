@@ -3,9 +3,9 @@
 The tables are ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or the same in code.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypeVar, Unpack
 
 from autoglm_throttle.settings.field_types import (
     AGE,
@@ -18,12 +18,15 @@ from autoglm_throttle.settings.field_types import (
     word,
 )
 from autoglm_throttle.settings.groups.base import DEFAULTS, Override, keys_of, validate
-from autoglm_throttle.settings.groups.breaker import BreakerSettings, BreakerValues
+from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.users import USER_LIMITS
 from autoglm_throttle.settings.problems import MASK, Problem, quoted_key, repr_for_user, unknown_key
 from autoglm_throttle.settings.route_policy import LABEL, RoutePolicy
 from autoglm_throttle.settings.sources import as_table, head_of
-from autoglm_throttle.types import Criticality, CriticalityName, Priority, PriorityName, UserLimit
+from autoglm_throttle.types import Criticality, Priority, UserLimit
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings import values as v
 
 _MEMBER: Final = word(
     r"[0-9a-f]{16}",
@@ -47,14 +50,6 @@ MEMBERS: Final = FieldType(
 )
 
 
-class PlanValues(TypedDict, total=False):
-    """Arguments of ``PlanPolicy`` besides its name."""
-
-    user_limit: str | Sequence[UserLimit] | None
-    priority: Priority | PriorityName | None
-    members: str | Collection[str]
-
-
 class PlanPolicy(Override):
     """Limits and priority of one group of callers; ``name`` is the name in ``Demand.plan``.
 
@@ -74,7 +69,7 @@ class PlanPolicy(Override):
 
     if TYPE_CHECKING:
 
-        def __init__(self, name: str, **values: Unpack[PlanValues]) -> None: ...
+        def __init__(self, name: str, **values: Unpack[v.PlanValues]) -> None: ...
 
 
 NAME_CHARACTERS: Final = 200
@@ -90,14 +85,6 @@ GUARD_NAME: Final = FieldType(
     f"a name of 1 to {NAME_CHARACTERS} printable characters", "vector-db", _guard_name
 )
 """The name of a guard; an origin such as ``https://host:8443`` is a name, too."""
-
-
-class GuardValues(BreakerValues, total=False):
-    """Arguments of ``GuardPolicy`` besides its name."""
-
-    criticality: Criticality | CriticalityName | None
-    shed_above: float | str | None
-    max_stale_s: float | str | None
 
 
 class GuardPolicy(BreakerSettings):
@@ -121,7 +108,7 @@ class GuardPolicy(BreakerSettings):
 
     if TYPE_CHECKING:
 
-        def __init__(self, name: str, **values: Unpack[GuardValues]) -> None: ...
+        def __init__(self, name: str, **values: Unpack[v.GuardValues]) -> None: ...
 
     def own_values(self) -> dict[str, Any]:
         """Return the values that are set, and always the criticality, which has no default elsewhere."""

@@ -1,9 +1,9 @@
 """Policy of one group of requests: a pattern of paths and the settings that apply to them."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, Unpack
 
 from pydantic import ValidationInfo, model_validator
 
@@ -24,7 +24,10 @@ from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
 from autoglm_throttle.settings.groups.users import USER_LIMITS
 from autoglm_throttle.settings.problems import ConfigError, Problem
-from autoglm_throttle.types import Priority, PriorityName, SlotName, SlotUse, UserLimit
+from autoglm_throttle.types import Priority, SlotUse, UserLimit
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings import values as v
 
 REST: Final = "*"  # as the last segment: matches any rest of the path, or nothing
 _NAMED: Final = r"\{[A-Za-z_][A-Za-z0-9_]*\}"
@@ -98,14 +101,6 @@ RESOURCE_POLICY: Final = FieldType(
 )
 
 
-class ResourceValues(TypedDict, total=False):
-    """Arguments of ``ResourcePolicy``, and keys of its table."""
-
-    precision_hint: str | Sequence[str] | None
-    gpu_memory_ratio: float | str | None
-    compute_priority: Priority | PriorityName | None
-
-
 class ResourcePolicy(Override):
     """Memory share and serving advice of one route; None leaves a value unchanged.
 
@@ -122,21 +117,7 @@ class ResourcePolicy(Override):
 
     if TYPE_CHECKING:
 
-        def __init__(self, **values: Unpack[ResourceValues]) -> None: ...
-
-
-class RouteValues(TypedDict, total=False):
-    """Arguments of ``RoutePolicy`` besides its pattern."""
-
-    methods: str | Collection[str] | None
-    priority: Priority | PriorityName | None
-    cost: float
-    user_limit: str | Sequence[UserLimit] | None
-    name: str | None
-    exempt: bool
-    slo_s: float | str | None
-    slot: SlotUse | SlotName | None
-    resource_policy: ResourcePolicy | ResourceValues | None
+        def __init__(self, **values: Unpack[v.ResourceValues]) -> None: ...
 
 
 class RoutePolicy(Override):
@@ -171,7 +152,7 @@ class RoutePolicy(Override):
 
     if TYPE_CHECKING:
 
-        def __init__(self, pattern: str, **values: Unpack[RouteValues]) -> None: ...
+        def __init__(self, pattern: str, **values: Unpack[v.RouteValues]) -> None: ...
 
     @model_validator(mode="after")
     def _complete(self, info: ValidationInfo) -> Self:

@@ -24,7 +24,7 @@ from autoglm_throttle.types.identity import SHARED_KEY
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from autoglm_throttle.settings.values import SettingValues
+    from autoglm_throttle.settings import values as v
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -50,7 +50,7 @@ class Settings(Groups):
 
     _loaded: LoadedValues = PrivateAttr(default_factory=LoadedValues)
 
-    def __init__(self, **values: Unpack[SettingValues]) -> None:
+    def __init__(self, **values: Unpack[v.SettingValues]) -> None:
         loaded = sources.load_arguments(values)
         if values.get("config_file") is not None:
             hint = "Settings.from_env(config_file=...) reads it"
@@ -62,7 +62,7 @@ class Settings(Groups):
         cls,
         environ: Mapping[str, str] | None = None,
         env_file: str | Path | None = None,
-        **overrides: Unpack[SettingValues],
+        **overrides: Unpack[v.SettingValues],
     ) -> Settings:
         """Read the environment, a ``.env`` file and the file that ``CONFIG_FILE`` names.
 

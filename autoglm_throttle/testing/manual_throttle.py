@@ -19,7 +19,7 @@ from autoglm_throttle.types import ControlState, Demand
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from autoglm_throttle.settings.values import ValuesBesideGpu
+    from autoglm_throttle.settings import values as v
 
 
 class ManualClock:
@@ -102,7 +102,7 @@ class ManualThrottle(Throttle):
 
 
 def throttle_for_tests(
-    *, clock: ManualClock | None = None, gpu: FakeGpu | None = None, **settings: Unpack[ValuesBesideGpu]
+    *, clock: ManualClock | None = None, gpu: FakeGpu | None = None, **settings: Unpack[v.ValuesBesideGpu]
 ) -> ManualThrottle:
     """Make a throttle with time and GPUs controlled by the test.
 
@@ -120,7 +120,7 @@ def throttle_for_tests(
     """
     clock = clock if clock is not None else ManualClock()
     gpu = gpu if gpu is not None else FakeGpu(clock=clock)
-    values: ValuesBesideGpu = {"policy": "tiers", "retry_jitter": 0.0, **settings}
+    values: v.ValuesBesideGpu = {"policy": "tiers", "retry_jitter": 0.0, **settings}
     return ManualThrottle(Settings(**values), clock, gpu)
 
 

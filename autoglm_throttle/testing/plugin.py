@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from autoglm_throttle.settings.values import ValuesBesideGpu
+    from autoglm_throttle.settings import values as v
     from autoglm_throttle.testing.gpu import FakeGpu
     from autoglm_throttle.testing.manual_throttle import ManualClock, ManualThrottle, ThrottledApp
     from autoglm_throttle.testing.nvml import FakeNvml
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ThrottleApp(Protocol):
     """Type of the fixture ``throttle_app``: wraps an ASGI app in a throttle of its own."""
 
-    def __call__(self, app: ASGIApp, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
+    def __call__(self, app: ASGIApp, **settings: Unpack[v.ValuesBesideGpu]) -> ThrottledApp:
         """Protect ``app`` with ``settings``; its throttle is the attribute ``throttle``."""
         ...
 
@@ -59,7 +59,7 @@ def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
     """Wraps an ASGI app in a throttle on ``fake_clock`` and ``fake_gpu``."""
     from autoglm_throttle.testing.manual_throttle import ThrottledApp, throttle_for_tests
 
-    def wrap(app: ASGIApp, **settings: Unpack[ValuesBesideGpu]) -> ThrottledApp:
+    def wrap(app: ASGIApp, **settings: Unpack[v.ValuesBesideGpu]) -> ThrottledApp:
         return ThrottledApp(app, throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
 
     return wrap

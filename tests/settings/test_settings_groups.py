@@ -8,27 +8,33 @@ import types
 import typing
 from collections.abc import Collection, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
 
+import autoglm_throttle.settings
 from autoglm_throttle.settings import BreakerSettings, GuardPolicy, PlanPolicy, RoutePolicy, settings_table
-from autoglm_throttle.settings import values as typed
 from autoglm_throttle.settings.groups import GROUP_OF, GROUPS
 from autoglm_throttle.settings.groups.base import DEFAULTS, field_types
-from autoglm_throttle.settings.groups.breaker import BreakerValues
-from autoglm_throttle.settings.policies import GuardValues, PlanValues
-from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RouteValues
+from autoglm_throttle.settings.route_policy import ResourcePolicy
 from autoglm_throttle.settings.sources import TABLES
 from autoglm_throttle.types import Priority
+from docs.generate.argument_types import argument_types
+
+STUB = Path(autoglm_throttle.settings.__file__).parent / "values.pyi"
+typed: Any = types.ModuleType("autoglm_throttle.settings.values")
+"""The stub of the arguments' types, as a module."""
+exec(argument_types(), vars(typed))
+sys.modules[typed.__name__] = typed  # where the typing module looks up the names of its annotations
 
 POLICIES: list[tuple[type[BaseModel], Any]] = [
-    (BreakerSettings, BreakerValues),
-    (GuardPolicy, GuardValues),
-    (RoutePolicy, RouteValues),
-    (PlanPolicy, PlanValues),
-    (ResourcePolicy, ResourceValues),
+    (BreakerSettings, typed.BreakerValues),
+    (GuardPolicy, typed.GuardValues),
+    (RoutePolicy, typed.RouteValues),
+    (PlanPolicy, typed.PlanValues),
+    (ResourcePolicy, typed.ResourceValues),
 ]
 """Policy -> types of its arguments."""
 
@@ -142,6 +148,10 @@ class TestSchemas:
 class TestTypesOfArguments:
     """Types of arguments, which only type checkers read."""
 
+    def test_stub_is_the_generated_one(self) -> None:
+        command = "python -m docs.generate.argument_types > autoglm_throttle/settings/values.pyi"
+        assert STUB.read_text() == argument_types(), f"run: {command}"
+
     @pytest.mark.parametrize("name", settings_table())
     def test_type_of_a_setting_accepts_its_default(self, name: str) -> None:
         annotation = types_of(typed.SettingValues)[name]
@@ -179,7 +189,7 @@ class TestTypesOfArguments:
         assert types_of(typed.ValuesBesideGpu).keys() == names - {"gpu"}
 
     def test_types_of_breakers_are_those_of_all(self) -> None:
-        of_all, of_one = types_of(typed.SettingValues), types_of(BreakerValues)
+        of_all, of_one = types_of(typed.SettingValues), types_of(typed.BreakerValues)
         for field in field_types(BreakerSettings):
             assert set(get_args(of_one[field])) == {*parts_of(of_all[f"breaker_{field}"]), type(None)}
 

@@ -17,11 +17,11 @@ from autoglm_throttle.settings import (
     SettingSource,
 )
 from autoglm_throttle.settings.advice import collect_advice
-from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues
+from autoglm_throttle.settings.route_policy import ResourcePolicy
 from autoglm_throttle.types import Demand, Priority
 from tests.control.quotas import card, seen
 
-TABLE: ResourceValues = {
+TABLE: Any = {
     "precision_hint": "FP16, int8",
     "gpu_memory_ratio": "60%",
     "compute_priority": "high",

@@ -1,7 +1,7 @@
 """Settings of circuit breakers and of degradation: the defaults of guards, and those of one guard."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, TypedDict, Unpack
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, Unpack
 
 from pydantic import ValidationInfo, model_validator
 
@@ -10,6 +10,9 @@ from autoglm_throttle.settings import field_types as f
 from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, number, whole
 from autoglm_throttle.settings.groups.base import DEFAULTS, Group, Override
 from autoglm_throttle.settings.problems import ConfigError, Problem, repr_for_user
+
+if TYPE_CHECKING:
+    from autoglm_throttle.settings import values as v
 
 LEASE_LEAST_S: Final = 30.0  # default lease of a probe: longer than the common time-outs of clients
 LEASE_TIMEOUTS: Final = 3.0  # lease in multiples of the time limit: a retry inside the call, and a margin
@@ -153,36 +156,6 @@ def cross_field_problems(
     return problems
 
 
-class BreakerValues(TypedDict, total=False):
-    """Arguments of ``BreakerSettings``; None counts as not set."""
-
-    failures: int | None
-    open_s: float | str | None
-    half_open_max: int | None
-    timeout_s: float | str | None
-    trip: str | Collection[t.TripRule | t.TripName] | None
-    slow_call_s: float | str | None
-    max_in_flight: int | None
-    mode: t.BreakerMode | t.BreakerModeName | None
-    open_max_s: float | str | None
-    backoff: float | str | None
-    success_threshold: int | None
-    trial_lease_s: float | str | None
-    failure_window_s: float | str | None
-    window: int | None
-    window_s: float | str | None
-    min_calls: int | None
-    failure_rate: float | str | None
-    slow_rate: float | str | None
-    slow_is: t.SlowCallMode | t.SlowCallName | None
-    ramp: str | Sequence[float] | None
-    ramp_step_s: float | str | None
-    first_item_s: float | str | None
-    stream_idle_s: float | str | None
-    stream_settle: t.StreamSettleMode | t.StreamSettleName | None
-    on_429: t.TooManyRequestsMode | t.TooManyRequestsName | None
-
-
 class BreakerSettings(Override):
     """Settings of circuit breakers: the defaults of all guards, or those of one guard.
 
@@ -255,7 +228,7 @@ class BreakerSettings(Override):
 
     if TYPE_CHECKING:
 
-        def __init__(self, **values: Unpack[BreakerValues]) -> None: ...
+        def __init__(self, **values: Unpack[v.BreakerValues]) -> None: ...
 
     def own_values(self) -> dict[str, Any]:
         """Return the values that are set."""

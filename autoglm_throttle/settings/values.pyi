@@ -1,6 +1,6 @@
 """Types of the arguments of settings, so that an editor completes names and a type checker finds typos.
 
-Type checkers alone read this module. A test holds it equal to the declarations in ``settings/groups``.
+Type checkers alone read this file, which `docs/generate/argument_types.py` writes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,8 +14,70 @@ from autoglm_throttle.settings.groups import callers as c
 from autoglm_throttle.settings.groups import observe as o
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
-from autoglm_throttle.settings.route_policy import ResourcePolicy, ResourceValues, RoutePolicy
+from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 
+class BreakerValues(TypedDict, total=False):
+    """Arguments of ``BreakerSettings``."""
+
+    failures: int | None
+    open_s: float | str | None
+    half_open_max: int | None
+    timeout_s: float | str | None
+    trip: str | Collection[t.TripRule | t.TripName] | None
+    slow_call_s: float | str | None
+    max_in_flight: int | None
+    mode: t.BreakerMode | t.BreakerModeName | None
+    open_max_s: float | str | None
+    backoff: float | str | None
+    success_threshold: int | None
+    trial_lease_s: float | str | None
+    failure_window_s: float | str | None
+    window: int | None
+    window_s: float | str | None
+    min_calls: int | None
+    failure_rate: float | str | None
+    slow_rate: float | str | None
+    slow_is: t.SlowCallMode | t.SlowCallName | None
+    ramp: str | Sequence[float] | None
+    ramp_step_s: float | str | None
+    first_item_s: float | str | None
+    stream_idle_s: float | str | None
+    stream_settle: t.StreamSettleMode | t.StreamSettleName | None
+    on_429: t.TooManyRequestsMode | t.TooManyRequestsName | None
+
+class GuardValues(BreakerValues, total=False):
+    """Arguments of ``GuardPolicy``."""
+
+    criticality: t.Criticality | t.CriticalityName | None
+    shed_above: float | str | None
+    max_stale_s: float | str | None
+
+class PlanValues(TypedDict, total=False):
+    """Arguments of ``PlanPolicy``."""
+
+    user_limit: str | Sequence[t.UserLimit] | None
+    priority: t.Priority | t.PriorityName | None
+    members: str | Collection[str] | None
+
+class ResourceValues(TypedDict, total=False):
+    """Arguments of ``ResourcePolicy``."""
+
+    precision_hint: str | Sequence[str] | None
+    gpu_memory_ratio: float | str | None
+    compute_priority: t.Priority | t.PriorityName | None
+
+class RouteValues(TypedDict, total=False):
+    """Arguments of ``RoutePolicy``."""
+
+    methods: str | Collection[str] | None
+    priority: t.Priority | t.PriorityName | None
+    cost: float | None
+    user_limit: str | Sequence[t.UserLimit] | None
+    name: str | None
+    exempt: bool | None
+    slo_s: float | str | None
+    slot: t.SlotUse | t.SlotName | None
+    resource_policy: ResourcePolicy | ResourceValues | None
 
 class ValuesBesideGpu(TypedDict, total=False):
     """Settings as arguments of ``throttle_for_tests``, whose ``gpu`` is no name of a source."""
@@ -170,7 +232,6 @@ class ValuesBesideGpu(TypedDict, total=False):
     plans: Sequence[PlanPolicy] | Mapping[str, PlanPolicy | Mapping[str, Any]]
     guards: Sequence[GuardPolicy] | Mapping[str, GuardPolicy | BreakerSettings | Mapping[str, Any]]
     resource_policy: ResourcePolicy | ResourceValues
-
 
 class SettingValues(ValuesBesideGpu, total=False):
     """Arguments of ``Settings`` and ``Settings.from_env``."""
