@@ -98,7 +98,7 @@ def server(site: Site) -> Server:
 
 
 def test_the_workers_admit_exactly_one_limit_together(site: Site, server: Server) -> None:
-    site.comes("remote")
+    site.comes("up")
     key = fresh_key()
     with site.workers() as workers, ThreadPoolExecutor(WORKERS * EACH) as pool:
         connections = [connection for each in workers for connection in each]
@@ -126,12 +126,12 @@ def _left(reply: Reply) -> int:
 
 
 def test_a_store_that_is_killed_and_comes_back_under_traffic(site: Site, server: Server) -> None:
-    site.comes("remote")
+    site.comes("up")
     with Traffic(server) as traffic:
         traffic.more()
         assert _up(site) == {f"{UP} 1.0"}
         site.store.kill()
-        site.comes("local")
+        site.comes("down")
         assert _up(site) == {f"{UP} 0.0"}
         traffic.more()
         key = fresh_key()
@@ -139,7 +139,7 @@ def test_a_store_that_is_killed_and_comes_back_under_traffic(site: Site, server:
             shares = [[ask(each[0], "/ok", key).status for _ in range(LIMIT)] for each in workers]
         assert shares == [[200] * (LIMIT // WORKERS) + [429] * (LIMIT // WORKERS)] * WORKERS
         site.store.restart()
-        site.comes("remote")
+        site.comes("up")
         assert _up(site) == {f"{UP} 1.0"}
         traffic.more()
         shared = fresh_key()
@@ -205,15 +205,15 @@ def strict() -> Iterator[Site]:
 
 def test_deny_mode_rejects_all_during_store_outage(strict: Site) -> None:
     server = strict.server
-    strict.comes("remote")
+    strict.comes("up")
     assert server.get("/ok", fresh_key()).status == 200
     strict.store.kill()
-    strict.comes("local")
+    strict.comes("down")
     reply = server.get("/ok", fresh_key())
     assert (reply.status, reply.headers["content-type"]) == (503, "application/problem+json")
     assert int(reply.headers["retry-after"]) >= 1
     assert json.loads(reply.body)["type"].endswith("temporary-reduced-capacity")
     assert server.get("/health").status == 200
     strict.store.restart()
-    strict.comes("remote")
+    strict.comes("up")
     assert server.get("/ok", fresh_key()).status == 200
