@@ -22,20 +22,14 @@ TOLERANCE: Final = 0.02
 TRIES: Final = 3
 """Trials at one rate before the generator is reported as unable to produce it."""
 
-DIGITS: Final = 3
-"""Significant digits of the tried rates: finer than the tolerance, and readable."""
-
 
 class PeakResult(StrEnum):
     """Result of a trial, or of the whole search."""
 
-    HOLDS = "holds"
-    """All objectives hold."""
+    HOLDS = "holds"  # all objectives hold
     FAILS = "fails"
-    INVALID = "not valid"
-    """The generator could not produce the rate, so the service was not measured."""
-    ABORTED = "aborted"
-    """The trial was stopped."""
+    INVALID = "not valid"  # the generator could not produce the rate, so the service was not measured
+    ABORTED = "aborted"  # the trial was stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +44,21 @@ class PeakTrial:
 class Peak:
     """Result of a search."""
 
-    trials: tuple[PeakTrial, ...]
-    """In order of execution."""
+    trials: tuple[PeakTrial, ...]  # in order of execution
+
+    def _rates(self, result: PeakResult) -> list[float]:
+        return [trial.rate_rps for trial in self.trials if trial.result is result]
 
     @property
     def holds_rps(self) -> float | None:
         """The highest rate at which all objectives held, below every failed rate; None: at no rate."""
-        fails_rps = self.fails_rps
-        held = [trial.rate_rps for trial in self.trials if trial.result is PeakResult.HOLDS]
-        return max((rate for rate in held if fails_rps is None or rate < fails_rps), default=None)
+        least_rps = min(self._rates(PeakResult.FAILS), default=math.inf)
+        return max((rate for rate in self._rates(PeakResult.HOLDS) if rate < least_rps), default=None)
 
     @property
     def fails_rps(self) -> float | None:
         """The lowest rate at which an objective failed; None: at no rate."""
-        failed = (trial.rate_rps for trial in self.trials if trial.result is PeakResult.FAILS)
-        return min(failed, default=None)
+        return min(self._rates(PeakResult.FAILS), default=None)
 
     @property
     def result(self) -> PeakResult:
@@ -78,24 +72,17 @@ class Peak:
     def text(self) -> str:
         """The result in one sentence."""
         holds_rps, fails_rps = self.holds_rps, self.fails_rps
+        known = [f"hold at {holds_rps:g}/s"] if holds_rps is not None else []
+        known += [f"fail at {fails_rps:g}/s"] if fails_rps is not None else []
+        measured = f"the objectives {' and '.join(known)}" if known else "no rate was measured"
         if self.result is PeakResult.ABORTED:
-            return f"stopped before the end; {_known(holds_rps, fails_rps)}"
+            return f"stopped before the end; {measured}"
         if self.result is PeakResult.INVALID:
             rate = f"{self.trials[-1].rate_rps:g}/s"
-            return f"the generator could not reach {rate} in {TRIES} tries; {_known(holds_rps, fails_rps)}"
+            return f"the generator could not reach {rate} in {TRIES} tries; {measured}"
         if holds_rps is None:
             return f"the objectives do not hold even at {fails_rps:g}/s"
-        if fails_rps is None:
-            return f"the objectives hold at {holds_rps:g}/s, the highest rate to try"
-        return f"the objectives hold at {holds_rps:g}/s and fail at {fails_rps:g}/s"
-
-
-def _known(holds_rps: float | None, fails_rps: float | None) -> str:
-    if holds_rps is None and fails_rps is None:
-        return "no rate was measured"
-    parts = [f"hold at {holds_rps:g}/s"] if holds_rps is not None else []
-    parts += [f"fail at {fails_rps:g}/s"] if fails_rps is not None else []
-    return f"the objectives {' and '.join(parts)}"
+        return measured if fails_rps is not None else f"{measured}, the highest rate to try"
 
 
 def find_peak(
@@ -118,40 +105,35 @@ def find_peak(
     if not tolerance > 0.0:
         raise TrafficError(f"the tolerance must be above 0, not {tolerance:g}")
     trials: list[PeakTrial] = []
-    with contextlib.suppress(_NoObjectiveError):
-        _bisect(lambda rate_rps: _holds(trial, rate_rps, trials), low_rps, high_rps, tolerance)
+
+    def holds(rate_rps: float) -> bool:
+        """Run trials at a rate until one holds or fails, and record each."""
+        for _ in range(TRIES):
+            result = trial(rate_rps)
+            trials.append(PeakTrial(rate_rps, result))
+            if result in (PeakResult.HOLDS, PeakResult.FAILS):
+                return result is PeakResult.HOLDS
+            if result is PeakResult.ABORTED:
+                break
+        raise _NotMeasuredError
+
+    with contextlib.suppress(_NotMeasuredError):
+        if holds(low_rps) and not holds(high_rps):
+            _bisect(holds, low_rps, high_rps, tolerance)
     return Peak(tuple(trials))
 
 
-class _NoObjectiveError(Exception):
+class _NotMeasuredError(Exception):
     """No trial at a rate measured the objectives."""
 
 
 def _bisect(holds: Callable[[float], bool], low_rps: float, high_rps: float, tolerance: float) -> None:
-    if not holds(low_rps) or holds(high_rps):
-        return
     while high_rps > low_rps * (1.0 + tolerance):
-        middle_rps = rounded(math.sqrt(low_rps * high_rps))
+        # Three digits are finer than the tolerance, and readable: 1234 is 1230.
+        middle_rps = float(f"{math.sqrt(low_rps * high_rps):.3g}")
         if not low_rps < middle_rps < high_rps:
             return
         if holds(middle_rps):
             low_rps = middle_rps
         else:
             high_rps = middle_rps
-
-
-def _holds(trial: Callable[[float], PeakResult], rate_rps: float, trials: list[PeakTrial]) -> bool:
-    """Run trials at a rate until one holds or fails, and record each."""
-    for _ in range(TRIES):
-        result = trial(rate_rps)
-        trials.append(PeakTrial(rate_rps, result))
-        if result in (PeakResult.HOLDS, PeakResult.FAILS):
-            return result is PeakResult.HOLDS
-        if result is PeakResult.ABORTED:
-            break
-    raise _NoObjectiveError
-
-
-def rounded(rate_rps: float) -> float:
-    """Round a rate to three digits: 1234 is 1230."""
-    return float(f"{rate_rps:.{DIGITS}g}")

@@ -27,28 +27,17 @@ MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
 class RequestResult(IntEnum):
     """Result of one planned request; each request ends in exactly one of them."""
 
-    OK = 0
-    """2xx or 3xx."""
-    DEGRADED = 1
-    """2xx with ``X-Degraded``: answered by a fallback."""
-    LIMITED = 2
-    """429: the caller's own limit."""
-    SHED = 3
-    """503 with Retry-After: load shedding."""
-    CLIENT_ERROR = 4
-    """Any other 4xx."""
-    SERVER_ERROR = 5
-    """Any other 5xx, also 503 without Retry-After."""
-    CONNECTION = 6
-    """The connection closed before the response was complete."""
-    TIMEOUT = 7
-    """No complete response within the timeout, counted from the intended start."""
-    MALFORMED = 8
-    """Bytes that are no HTTP/1.1 response, or a response longer than the limit."""
-    UNANSWERED = 9
-    """Still open at the end of the drain."""
-    DROPPED = 10
-    """Never sent: too many were in flight."""
+    OK = 0  # 2xx or 3xx
+    DEGRADED = 1  # 2xx with `X-Degraded`: answered by a fallback
+    LIMITED = 2  # 429: the caller's own limit
+    SHED = 3  # 503 with Retry-After: load shedding
+    CLIENT_ERROR = 4  # any other 4xx
+    SERVER_ERROR = 5  # any other 5xx, also 503 without Retry-After
+    CONNECTION = 6  # the connection closed before the response was complete
+    TIMEOUT = 7  # no complete response within the timeout, counted from the intended start
+    MALFORMED = 8  # bytes that are no HTTP/1.1 response, or a response longer than the limit
+    UNANSWERED = 9  # still open at the end of the drain
+    DROPPED = 10  # never sent: too many were in flight
 
     @property
     def label(self) -> str:
@@ -115,24 +104,19 @@ class RequestLog:
     """
 
     def __init__(self, count: int = 0) -> None:
-        self.results: bytearray = bytearray([OPEN]) * count
-        """`RequestResult` values, ``OPEN`` or ``UNSENT``."""
+        self.results: bytearray = bytearray([OPEN]) * count  # `RequestResult` values, `OPEN` or `UNSENT`
         self.statuses: array[int] = array("H", bytes(2 * count))
         """HTTP status of a complete response; 0 without one."""
         self.lag_s: array[float] = array("f", [nan]) * count
         """Delay of the launch: caused by the generator, never by the service."""
         self.response_s: array[float] = array("f", [nan]) * count
         """From the intended start to the end: the latency seen by a user. NaN if the request was not sent."""
-        self.service_s: array[float] = array("f", [nan]) * count
-        """From the write to the end of the response."""
+        self.service_s: array[float] = array("f", [nan]) * count  # from the write to the end of the response
         self.first_byte_s: array[float] = array("f", [nan]) * count
         """From the intended start to the first byte of the response body, or its end if there is no body."""
-        self.promised_s: array[float] = array("f", [nan]) * count
-        """The wait given by Retry-After."""
-        self.reasons: array[int] = array("H", bytes(2 * count))
-        """Index into ``reason_texts``; 0 is no reason."""
-        self.reason_texts: list[str] = [""]
-        """The distinct reasons of rejections."""
+        self.promised_s: array[float] = array("f", [nan]) * count  # the wait given by Retry-After
+        self.reasons: array[int] = array("H", bytes(2 * count))  # index into `reason_texts`; 0 is no reason
+        self.reason_texts: list[str] = [""]  # the distinct reasons of rejections
         self._reason_numbers: dict[str, int] = {"": 0}
 
     def __len__(self) -> int:

@@ -23,17 +23,14 @@ class PlannedRequest:
     """
 
     method: str = "POST"
-    target: str = "/v1/predict"
-    """Path and query."""
+    target: str = "/v1/predict"  # path and query
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
     """Lower-case names; length, host, priority and identity are added on sending."""
     body: bytes = b"{}"
     priority: bool = True
     """Whether the priority of the plan is sent; False for a recorded request that stated none."""
-    cost: float = 1.0
-    """Units of work, as the limiter under test counts them."""
-    name: str = ""
-    """Display name; empty: method and path."""
+    cost: float = 1.0  # units of work, as the limiter under test counts them
+    name: str = ""  # display name; empty: method and path
 
     def __post_init__(self) -> None:
         names = (self.method, *(name for name, _ in self.headers))
@@ -57,8 +54,7 @@ class RequestSource:
     """The requests of a load test and their plan."""
 
     plan: LoadPlan
-    requests: Sequence[PlannedRequest] = (PlannedRequest(),)
-    """By ``LoadPlan.kinds``."""
+    requests: Sequence[PlannedRequest] = (PlannedRequest(),)  # by `LoadPlan.kinds`
     clients: Sequence[str] | None = None
     """Identity text of each client of the plan; None: ``client-0``, ``client-1`` and so on."""
 

@@ -24,31 +24,22 @@ class Tally:
     """Counts and latency histograms for a set of planned requests."""
 
     planned: int = 0
-    unsent: int = 0
-    """Left out because the run was stopped."""
-    results: list[int] = field(default_factory=lambda: [0] * len(RequestResult))
-    """Indexed by `RequestResult`."""
-    statuses: Counter[int] = field(default_factory=Counter)
-    """Complete responses by HTTP status."""
-    reasons: Counter[str] = field(default_factory=Counter)
-    """Rejected requests by the reason in their body."""
+    unsent: int = 0  # left out because the run was stopped
+    results: list[int] = field(default_factory=lambda: [0] * len(RequestResult))  # indexed by `RequestResult`
+    statuses: Counter[int] = field(default_factory=Counter)  # complete responses by HTTP status
+    reasons: Counter[str] = field(default_factory=Counter)  # rejected requests by the reason in their body
     answers: Counter[int] = field(default_factory=Counter)
     """Complete responses by time of completion, in steps from the start of the run."""
     timely_answers: Counter[int] = field(default_factory=Counter)
     """The timely part of ``answers``: served within the limit of their priority, or without a limit."""
-    cost_planned: float = 0.0
-    """Units of work."""
+    cost_planned: float = 0.0  # units of work
     cost_served: float = 0.0
     response: Histogram = field(default_factory=Histogram)
     """From the intended start, of served requests: the latency seen by users."""
-    service: Histogram = field(default_factory=Histogram)
-    """From the write to the socket, of served requests."""
-    first_byte: Histogram = field(default_factory=Histogram)
-    """From the intended start, of served requests."""
-    rejection: Histogram = field(default_factory=Histogram)
-    """From the intended start, of rejected requests."""
-    promised: Histogram = field(default_factory=Histogram)
-    """Waits given by Retry-After, of rejected requests."""
+    service: Histogram = field(default_factory=Histogram)  # from the write to the socket, of served requests
+    first_byte: Histogram = field(default_factory=Histogram)  # from the intended start, of served requests
+    rejection: Histogram = field(default_factory=Histogram)  # from the intended start, of rejected requests
+    promised: Histogram = field(default_factory=Histogram)  # waits given by Retry-After, of rejected requests
 
     @property
     def timely(self) -> int:
@@ -109,10 +100,8 @@ HISTOGRAMS = ("response", "service", "first_byte", "rejection", "promised")
 class RequestKind(NamedTuple):
     """Properties of a kind of request that tallies need."""
 
-    group: int = 0
-    """Requests of different groups get separate tallies."""
-    cost: float = 1.0
-    """Units of work."""
+    group: int = 0  # requests of different groups get separate tallies
+    cost: float = 1.0  # units of work
 
 
 class TallyKey(NamedTuple):
@@ -127,32 +116,24 @@ class TallyKey(NamedTuple):
 class RunCost:
     """Cost of a run to the generator; it shows whether the measurements are valid."""
 
-    elapsed_s: float
-    """From the first intended start to the end of the drain."""
+    elapsed_s: float  # from the first intended start to the end of the drain
     stopped_s: float | None = None
     """Time of the stop, counted like ``elapsed_s``; None if the run was not stopped."""
-    overrun_s: float = 0.0
-    """Delay of the last launch after its intended start."""
-    cpu_share: float | None = None
-    """Share of one core used while requests were due; None for in-process runs."""
-    resent: int = 0
-    """Sent twice because the server had closed the idle connection in between."""
-    connections: int = 0
-    """Opened before the start."""
-    loop: str = "asyncio"
-    """``asyncio``, ``uvloop`` or ``virtual``."""
+    overrun_s: float = 0.0  # delay of the last launch after its intended start
+    cpu_share: float | None = None  # share of one core used while requests were due; None for in-process runs
+    resent: int = 0  # sent twice because the server had closed the idle connection in between
+    connections: int = 0  # opened before the start
+    loop: str = "asyncio"  # `asyncio`, `uvloop` or `virtual`
 
 
 @dataclass(frozen=True)
 class Result:
     """A finished run."""
 
-    load: RequestSource
-    """In a closed loop: the requests that were sent, since they are not known before."""
+    load: RequestSource  # in a closed loop: the requests that were sent, since they are not known before
     request_log: RequestLog
     run_cost: RunCost
-    aborted: bool = False
-    """Stopped before the end of the plan."""
+    aborted: bool = False  # stopped before the end of the plan
     closed_loop: bool = False
     """Whether users that wait for their responses sent it: offered load falls when the service slows down."""
     watched: tuple[dict[str, float], ...] = ()

@@ -13,7 +13,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -33,18 +33,16 @@ LINE_CHARS = 1_000
 """A longer line is malformed; a real one has about 40 characters."""
 
 _STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[ T]([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:\.(\d{1,9}))?"
-    r"(?:Z|([+-])(\d\d):?(\d\d))?",
-    re.ASCII,
+    r"(\d{4}-\d\d-\d\d[ T](?:[01]\d|2[0-3]):\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _TOKENS = re.compile(r"\d{1,8}", re.ASCII)
 
 
 class TraceItem(NamedTuple):
     """One recorded request."""
 
-    t_s: float
-    """Seconds since the first request of the file."""
+    t_s: float  # seconds since the first request of the file
     context_tokens: int
     generated_tokens: int
 
@@ -54,8 +52,7 @@ class Trace:
     """A whole trace."""
 
     items: tuple[TraceItem, ...]
-    malformed: int
-    """Lines skipped because they could not be read; at most 1 % of all."""
+    malformed: int  # lines skipped because they could not be read; at most 1 % of all
 
     @property
     def duration_s(self) -> float:
@@ -84,14 +81,14 @@ def make_load(
 ) -> RequestSource:
     """Build the load of a trace: its times, and its token counts as bodies for the simulated service.
 
-    A trace has no callers and no priorities, so both are drawn from the mix. Requests with the same token
-    counts share one body. A request without generated tokens in the trace requests one token, the minimum.
+    A trace has no callers and no priorities, so both are drawn from the mix by ``seed``. Requests with the
+    same token counts share one body. A request without generated tokens in the trace requests one token.
 
     Args:
         trace: arrival times and token counts.
         mix: priorities and clients to draw.
         speed: 2 plays twice as fast.
-        seed: seed of the draws.
+        seed: of the draws.
         target: path of a service that understands ``context_tokens`` and ``tokens``.
 
     Raises:
@@ -103,12 +100,9 @@ def make_load(
     for item in trace.items:
         tokens = (item.context_tokens, max(1, item.generated_tokens))
         kinds.append(numbers.setdefault(tokens, len(numbers)))
-    requests = [PlannedRequest(target=target, body=_body(*tokens)) for tokens in numbers]
+    bodies = (json.dumps({"context_tokens": context, "tokens": tokens}) for context, tokens in numbers)
+    requests = [PlannedRequest(target=target, body=body.encode()) for body in bodies]
     return RequestSource(replace(made, kinds=kinds), requests)
-
-
-def _body(context_tokens: int, tokens: int) -> bytes:
-    return json.dumps({"context_tokens": context_tokens, "tokens": tokens}).encode()
 
 
 def _bounded(lines: TextIOWrapper) -> Iterator[str]:
@@ -140,16 +134,13 @@ def _read(lines: Iterable[str], name: str) -> Trace:
             raise TrafficError(f"{name}, line {number}: {(last - ticks) / TICKS_PER_S:g} s back in time")
         last = ticks
         items.append(TraceItem((ticks - first) / TICKS_PER_S, context, generated))
-    _check_malformed(name, len(items), malformed)
-    return Trace(tuple(items), len(malformed))
-
-
-def _check_malformed(name: str, read: int, malformed: list[int]) -> None:
-    if len(malformed) > MALFORMED_SHARE * (read + len(malformed)):
-        share = f"{len(malformed)} of {read + len(malformed)} lines are malformed"
+    count = len(items) + len(malformed)
+    if len(malformed) > MALFORMED_SHARE * count:
+        share = f"{len(malformed)} of {count} lines are malformed"
         raise TrafficError(f"{name}: {share}, the first is line {malformed[0]}")
-    if not read:
+    if not items:
         raise TrafficError(f"{name}: no request in it")
+    return Trace(tuple(items), len(malformed))
 
 
 def _row(line: str) -> tuple[int, int, int] | None:
@@ -164,18 +155,15 @@ def _row(line: str) -> tuple[int, int, int] | None:
 
 
 def _ticks(stamp: str) -> int | None:
-    """Parse a time stamp into whole 100 ns since the year 1, in UTC, which is also the default zone."""
-    match = _STAMP.fullmatch(stamp)
-    if match is None:
+    """Parse a time stamp into whole 100 ns since 2000, in UTC, which is also the default zone."""
+    found = _STAMP.fullmatch(stamp)
+    if found is None:
         return None
-    year, month, day, hour, minute, second, fraction, sign, zone_hour, zone_minute = match.groups()
+    second, fraction, zone = found.groups()
     try:
-        days = date(int(year), int(month), int(day)).toordinal()
+        moment = datetime.fromisoformat(second + (zone or "Z"))
     except ValueError:
         return None
-    minutes = (days * 24 + int(hour)) * 60 + int(minute)
-    if sign:
-        east = int(zone_hour) * 60 + int(zone_minute)
-        minutes += -east if sign == "+" else east
     # The published stamps have 7 fractional digits, one more than datetime holds.
-    return (minutes * 60 + int(second)) * TICKS_PER_S + int((fraction or "").ljust(7, "0")[:7])
+    whole = (moment - _EPOCH) // timedelta(seconds=1)
+    return whole * TICKS_PER_S + int((fraction or "").ljust(7, "0")[:7])

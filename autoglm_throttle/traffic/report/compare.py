@@ -26,24 +26,20 @@ LOAD: tuple[LoadKey, ...] = ("shape", "arrivals", "seed", "mix", "clients", "req
 class ComparisonRow(TypedDict):
     """One number in both reports."""
 
-    segment: str
-    """``all`` or a segment."""
-    priority: str
-    """``all`` or a priority."""
+    segment: str  # `all` or a segment
+    priority: str  # `all` or a priority
     metric: str
     unit: Unit
     a: float | None
     b: float | None
-    ratio: float | None
-    """b by a; None where one is missing or a is 0."""
+    ratio: float | None  # b by a; None where one is missing or a is 0
 
 
 class Comparison(TypedDict):
     """Two reports side by side."""
 
     titles: list[str]
-    caveats: list[str]
-    """Reasons why the numbers may not be comparable; empty if they are."""
+    caveats: list[str]  # reasons why the numbers may not be comparable; empty if they are
     rows: list[ComparisonRow]
 
 

@@ -61,8 +61,7 @@ class RunInfo:
     """Title, load parameters and objectives of a run."""
 
     title: str
-    shape: str
-    """Shape of the load, as the user wrote it."""
+    shape: str  # shape of the load, as the user wrote it
     arrivals: str = "uniform"
     seed: int = 0
     mix: Mapping[Priority, float] = field(default_factory=dict)

@@ -63,14 +63,11 @@ _DURATION = re.compile(r"(service\.|first_byte\.|rejection\.|)(mean|max|p(\d{1,2
 class ObjectiveTerm:
     """One objective."""
 
-    text: str
-    """The objective as written, stripped."""
+    text: str  # the objective as written, stripped
     unit: Unit
-    measure: Measure
-    """Reads the value from a tally."""
+    measure: Measure  # reads the value from a tally
     operator: str
-    bound: float
-    """In seconds, as a ratio, or per second."""
+    bound: float  # in seconds, as a ratio, or per second
     priority: Priority | None = None
     segment: str | None = None
     """Name of a segment, or its number from 1; a repeated name selects all segments of that name."""

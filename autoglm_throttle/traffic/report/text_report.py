@@ -118,7 +118,7 @@ def _load(document: Document) -> str:
 
 
 def _rows(document: Document) -> list[tuple[str, ...]]:
-    rows = [HEADINGS]
+    rows: list[tuple[str, ...]] = [HEADINGS]
     for segment in document["segments"] if len(document["segments"]) > 1 else ():
         rows += _segment(segment["name"], segment["tally"], segment["priorities"])
     rows += _segment("all", document["totals"], document["priorities"])
