@@ -38,6 +38,12 @@ class FakeStore:
         self.wait: Callable[[], Awaitable[None]] = _at_once
         """Awaited before each reply to a coroutine."""
 
+    def start(self) -> None:
+        """Start nothing."""
+
+    def stop(self) -> None:
+        """Stop nothing."""
+
     def subscribe(self, name: str, on_change: Callable[[RemoteBreakerState], None]) -> None:
         self.watchers[name] = weakref.WeakMethod(on_change)
 
