@@ -19,7 +19,6 @@ from autoglm_throttle.resilience.transitions import (
     BreakerEvent,
     BreakerStateMachine,
     RemoteBreakerState,
-    build_rejection,
     describe,
 )
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -92,11 +91,7 @@ class _CallCounts:
 class Breaker:
     """One circuit breaker. Its owner must serialize all calls of its methods.
 
-    Args:
-        name: of the guard.
-        settings: complete and validated.
-        predecessor: breaker of the same guard that this one replaces. Commands of operators and the fast path
-            are taken over, and the permits of the predecessor are stale here. All else begins anew.
+    It takes over the commands of operators and the fast path of a predecessor, whose permits are stale here.
     """
 
     __slots__ = (
@@ -122,7 +117,7 @@ class Breaker:
 
     @property
     def generation(self) -> int:
-        """Generation number: rises by one with each change of state. Each permit carries its own."""
+        """Generation number: rises by one with each change of state."""
         return self.machine.generation
 
     @property
@@ -171,11 +166,7 @@ class Breaker:
         return self._open_rejection(now)
 
     def record(self, permit: GuardPermit, outcome: Outcome, now: float) -> None:
-        """Record the outcome of a call.
-
-        A permit is stale if the state has changed, its probe lease has expired, or its outcome was recorded
-        before. A stale permit only increments ``stale_results``.
-        """
+        """Record the outcome of a call; only count it as stale if its permit no longer holds."""
         state, serial, counts = self.machine.state, permit.serial, self.counts
         if permit.generation != self.machine.generation:
             # Permits of negative generations are never counted (`UNRECORDED_PERMIT`), so they are not stale.
@@ -233,13 +224,9 @@ class Breaker:
         return self.machine.drain()
 
     def open_for(self, duration_s: float, now: float) -> None:
-        """Open for the period that the dependency requests; the following round waits as usual.
+        """Open for the period that the dependency requests, at most ``open_max_s`` or `MAX_RETRY_AFTER_S`.
 
         An open breaker stays open until the later of the two ends. An operator's decision takes precedence.
-
-        Args:
-            duration_s: seconds from now; capped at ``open_max_s`` or `MAX_RETRY_AFTER_S`.
-            now: monotonic seconds.
         """
         wait_s = max(0.0, min(duration_s, self.settings.open_max_s or MAX_RETRY_AFTER_S))
         if self.machine.state is not _OPEN or wait_s > self.machine.remaining_s(now):
@@ -254,10 +241,7 @@ class Breaker:
         self._operate(BreakerEvent.DISABLE, now)
 
     def metrics_only(self, now: float) -> None:
-        """Reset, admit all calls and only count those that would be rejected, until the next command.
-
-        An operator who opens or disables the breakers of the fleet ends it, too.
-        """
+        """Reset, admit all calls and only count those that would be rejected, until the next command."""
         self._operate(BreakerEvent.METRICS_ONLY, now)
 
     def reset(self, now: float) -> None:
@@ -265,12 +249,9 @@ class Breaker:
         self._operate(BreakerEvent.RESET, now)
 
     def grant_probe(self, lease: ProbeLease, now: float) -> GuardPermit | GuardRejection:
-        """Start a probe with the lease that the fleet has granted.
+        """Start a probe with the lease that the fleet has granted; its permit has a ``fence`` above 0.
 
-        Returns:
-            The permit of the probe, with ``fence`` above 0. If the state has changed since the lease was
-            requested: the answer of `allow`, which is an ordinary permit with ``fence`` 0, or a rejection.
-            The lease is unused then and must be returned.
+        If the state has changed meanwhile, the answer is that of `allow`, and the lease must be returned.
         """
         if self.state(now) is not _HALF_OPEN:
             return self.allow(now)
@@ -282,15 +263,10 @@ class Breaker:
         return self._start_probe(now, lease.fence)
 
     def adopt(self, remote: RemoteBreakerState, now: float) -> None:
-        """Apply a newer state of the fleet.
+        """Apply a state of the fleet that is newer than all applied before.
 
-        A closed or ramping process ignores that the fleet has closed. A process that is already in the remote
-        state keeps its own cause. An operator's decision in this process holds until the fleet reports an
-        operator command, the same or another.
-
-        Args:
-            remote: ignored unless its ``version`` is above all applied before.
-            now: monotonic seconds.
+        An operator's decision in this process holds until the fleet reports an operator command, the same or
+        another.
         """
         machine = self.machine
         by_operator = remote.cause is BreakerCause.OPERATOR or remote.state in OPERATOR_STATES
@@ -408,5 +384,4 @@ class Breaker:
     def _reject(
         self, state: BreakerState, cause: BreakerCause, after_s: float = 0.0, *, lease_wanted: bool = False
     ) -> GuardRejection:
-        last_failure = self._stats.last_failure
-        return build_rejection(self.machine.name, state, cause, after_s, last_failure, lease_wanted)
+        return GuardRejection(self.name, state, cause, after_s, self._stats.last_failure, lease_wanted)

@@ -94,12 +94,7 @@ class HalfOpenProbes:
         return sum(now - at < self._lease_s for at in self.acquired.values())
 
     def is_full(self, now: float, lease_required: bool) -> bool:
-        """Whether no further probe may start here. Has no effects.
-
-        Args:
-            now: monotonic seconds.
-            lease_required: the round belongs to the fleet, and its store counts the successes.
-        """
+        """Whether no further probe may start here; with a lease the fleet's store counts the successes."""
         held_by_successes = self.successes if self._limits_round and not lease_required else 0
         return self.count_held(now) + held_by_successes >= self._max_probes
 
@@ -119,13 +114,9 @@ class HalfOpenProbes:
 
 
 class RampUp:
-    """Gradual closing: a growing share of the calls is admitted, evenly spaced and deterministic.
+    """Gradual closing: a growing share of the calls is admitted, evenly spaced.
 
     A step is over when it has lasted ``step_s`` and one of its calls has succeeded.
-
-    Args:
-        shares: rising, each in (0, 1).
-        step_s: > 0.
     """
 
     __slots__ = ("_credit", "_has_success", "_shares", "_since_s", "_step", "_step_s")

@@ -38,19 +38,16 @@ _SEVERITY_ORDER: Final = (Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW, Outcom
 class OutcomeClassifier:
     """Maps results to outcomes for one guard.
 
-    Args:
-        classify: called first, for each exception and each value that a guarded function returns. It must be
-            a plain function: a coroutine function is rejected.
-        ignore: exceptions without information about the dependency.
-        expected: exceptions that count as success, such as "not found".
-
     Raises:
         TypeError: ``classify`` is a coroutine function, or an entry is no exception class.
     """
 
     classify: Classify | None = None
+    """Called first, for each exception and each value that a guarded function returns."""
     ignore: tuple[type[BaseException], ...] = ()
+    """Exceptions without information about the dependency."""
     expected: tuple[type[BaseException], ...] = ()
+    """Exceptions that count as success, such as "not found"."""
 
     def __post_init__(self) -> None:
         if inspect.iscoroutinefunction(self.classify):
@@ -61,12 +58,7 @@ class OutcomeClassifier:
                     raise TypeError(f"{name} must hold exception classes, not {kind!r}")
 
     def classify_result(self, result: object, *, raised: bool, default: Outcome = Outcome.SUCCESS) -> Outcome:
-        """Classify one result.
-
-        Args:
-            result: the returned value or the exception.
-            raised: whether the result was raised. A returned exception is a value.
-            default: outcome of a returned value if the user's classifier returns None.
+        """Classify one result; ``default``: outcome of a returned value that ``classify`` leaves open.
 
         Raises:
             TypeError: ``classify`` returned neither an outcome nor None. Its own exceptions propagate.
@@ -154,11 +146,7 @@ class OutcomeCounts(NamedTuple):
 
 
 class CountWindow:
-    """The last ``size`` results, in the order in which the calls ended.
-
-    Args:
-        size: >= 1.
-    """
+    """The last ``size`` results, in the order in which the calls ended."""
 
     __slots__ = ("_failures", "_results", "_slow")
 
@@ -182,11 +170,6 @@ class CountWindow:
         """Return the current counts."""
         return OutcomeCounts(len(self._results), self._failures, self._slow)
 
-    def clear(self) -> None:
-        """Discard all results."""
-        self._results.clear()
-        self._failures = self._slow = 0
-
 
 @dataclass(slots=True)
 class _Bucket:
@@ -199,11 +182,8 @@ class _Bucket:
 class TimeWindow:
     """The results of the last ``length_s`` seconds, in at most `BUCKETS` sums.
 
-    A bucket starts with its first result, so the clock's zero does not matter. It collects results for a
-    tenth of the window and expires as a whole: each result counts for nine to ten tenths of the window.
-
-    Args:
-        length_s: > 0.
+    A bucket starts with its first result, collects results for a tenth of the window and expires as a whole:
+    each result counts for nine to ten tenths of the window.
     """
 
     __slots__ = ("_bucket_s", "_length_s", "buckets")
@@ -237,23 +217,19 @@ class TimeWindow:
                 slow += bucket.slow
         return OutcomeCounts(calls, failures, slow)
 
-    def clear(self) -> None:
-        """Discard all results."""
-        self.buckets.clear()
-
 
 class FailureStats:
     """The streak of failures and the window of results of one breaker, and the rules that open it."""
 
     __slots__ = (
         *("_failure_rate", "_failure_window_s", "_failures", "_first_s", "_min_calls", "_slow_rate"),
-        *("_window", "last_failure", "streak", "trip_ratio"),
+        *("_settings", "_window", "last_failure", "streak", "trip_ratio"),
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
-        self.streak: int = 0
+        self.streak: int
         """Consecutive failures."""
-        self.trip_ratio: str = ""
+        self.trip_ratio: str
         """Count and limit of the newest rule that `record` returned, such as ``5/5``; empty after `clear`."""
         self.last_failure: str = ""
         """Type and text of the newest failure; stays after `clear`."""
@@ -265,10 +241,8 @@ class FailureStats:
         self._failures = settings.failures if TripRule.CONSECUTIVE in settings.trip else math.inf
         self._failure_rate = settings.failure_rate if TripRule.FAILURE_RATE in settings.trip else math.inf
         self._slow_rate = settings.slow_rate if TripRule.SLOW_RATE in settings.trip else math.inf
-        self._window: CountWindow | TimeWindow | None = None
-        if not settings.trip <= {TripRule.CONSECUTIVE}:
-            by_time = settings.window_s
-            self._window = CountWindow(settings.window) if by_time is None else TimeWindow(by_time)
+        self._settings = settings
+        self.clear()
 
     @property
     def success_is_noop(self) -> bool:
@@ -297,8 +271,10 @@ class FailureStats:
         """Discard all results."""
         self.streak = 0
         self.trip_ratio = ""
-        if self._window is not None:
-            self._window.clear()
+        self._window: CountWindow | TimeWindow | None = None
+        if not self._settings.trip <= {TripRule.CONSECUTIVE}:
+            length_s = self._settings.window_s
+            self._window = CountWindow(self._settings.window) if length_s is None else TimeWindow(length_s)
 
     def _exceeded_rate(self, counts: OutcomeCounts) -> BreakerEvent | None:
         calls, failures, slow = counts

@@ -19,7 +19,6 @@ from autoglm_throttle.types import (
     BreakerState,
     BreakerTransition,
     BreakerView,
-    GuardRejection,
 )
 
 
@@ -126,11 +125,7 @@ _REMOTE_EVENTS: Final = {
 class BreakerStateMachine:
     """The state of one breaker. It changes only by the transition table, and each change starts a generation.
 
-    Args:
-        name: of the guard.
-        settings: complete and validated.
-        predecessor: machine of the same guard in another process: its generation goes on, and so do the
-            commands of operators.
+    The generation of a predecessor, from the parent process, goes on, and so do the commands of operators.
     """
 
     __slots__ = (
@@ -171,17 +166,15 @@ class BreakerStateMachine:
     def transition(
         self, event: BreakerEvent, now: float, *, wait_s: float | None = None, rounds: int | None = None
     ) -> bool:
-        """Apply the transition that the table has for an event.
+        """Apply the transition that the table has for an event; return whether it has one.
+
+        A transition to the current state starts a generation, but is not published.
 
         Args:
             event: the event.
             now: monotonic seconds.
             wait_s: length of this open period; None: as the settings say.
             rounds: counted by the fleet; None: counted here.
-
-        Returns:
-            Whether the table has such a transition. A transition to the current state counts, but is not
-            published.
         """
         before = self.state
         row = TRANSITIONS.get((before, event))
@@ -274,38 +267,3 @@ def describe(view: BreakerView, settings: BreakerSettings, trip_ratio: str) -> I
         (view.stale_results, f"{view.stale_results} stale"),
     )
     return (text for is_shown, text in parts if is_shown)
-
-
-class _MutableRejection(GuardRejection):
-    """A `GuardRejection` that is still mutable: a frozen one takes four times as long to build."""
-
-    __slots__ = ()
-    __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__
-
-    def __init__(self) -> None:
-        pass
-
-
-def build_rejection(
-    name: str,
-    state: BreakerState,
-    cause: BreakerCause,
-    retry_after_s: float,
-    last_failure: str,
-    lease_wanted: bool = False,
-) -> GuardRejection:
-    """Build a rejection: equal to ``GuardRejection(...)`` in a third of the time.
-
-    It is most of the cost of a call while a breaker is open.
-    """
-    draft = _MutableRejection()
-    draft.name = name  # type: ignore[misc]
-    draft.state = state  # type: ignore[misc]
-    draft.cause = cause  # type: ignore[misc]
-    draft.retry_after_s = retry_after_s  # type: ignore[misc]
-    draft.last_failure = last_failure  # type: ignore[misc]
-    draft.lease_wanted = lease_wanted  # type: ignore[misc]
-    # Both classes have the same slots, so the assignment is legal and freezes the instance.
-    draft.__class__ = GuardRejection  # type: ignore[assignment]
-    return draft

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.transitions import build_rejection
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -271,19 +270,3 @@ def test_unreported_call_frees_its_slot_with_the_next_state() -> None:
     assert taken(core, BEGAN + 1).serial == 2
     core.record(dropped, FAIL, BEGAN + 2)
     assert (core.counts.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)
-
-
-def test_fast_rejection_is_a_rejection() -> None:
-    made = build_rejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E", True)
-    usual = GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E", True)
-    assert type(made) is GuardRejection
-    assert made == usual
-    assert hash(made) == hash(usual)
-    assert repr(made) == repr(usual)
-    assert build_rejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E") == GuardRejection(
-        "it", BreakerState.OPEN, BreakerCause.FAILURES, 1.5, "E"
-    )
-    with pytest.raises(AttributeError):
-        made.name = "another"  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        del made.name

@@ -83,12 +83,3 @@ def test_a_clock_that_steps_back_loses_nothing() -> None:
     assert window.counts(40.0) == (2, 2, 1)
     assert window.counts(109.875) == (2, 2, 1)
     assert window.counts(110.0) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("window", [CountWindow(3), TimeWindow(3.0)])
-def test_a_cleared_window_begins_anew(window: CountWindow | TimeWindow) -> None:
-    for _ in range(3):
-        window.add(True, True, 0.0)
-    window.clear()
-    assert window.counts(0.0) == (0, 0, 0)
-    assert window.add(False, False, 0.0) == (1, 0, 0)
