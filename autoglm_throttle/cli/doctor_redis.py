@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from itertools import count, islice
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.settings import Settings
@@ -255,23 +255,13 @@ def _eviction(node: RedisNode, info: Mapping[str, str]) -> DoctorResult:
 
 def _access(node: RedisNode, settings: Settings, wire: WindowProtocol) -> DoctorResults:
     """Check the permissions and the counting; counting is skipped if a permission is missing."""
-    results_of_permissions = _permissions(node, settings)
-    forbidden = any(result.level is Severity.FAIL for result in results_of_permissions)
-    return results_of_permissions if forbidden else [*results_of_permissions, _counts(node, wire)]
+    results = _permissions(node, settings)
+    forbidden = any(result.level is Severity.FAIL for result in results)
+    return results if forbidden else [*results, _counts(node, wire)]
 
 
-class MissingPermission(NamedTuple):
-    """Missing permissions."""
-
-    commands: tuple[str, ...]
-    keys: bool
-    """Whether the user has no access to the keys below the prefix."""
-    channels: bool = False
-    """The same for the channels."""
-
-
-def missing_permission(execute: Execute, commands: Iterable[str], key: str) -> MissingPermission | None:
-    """Return the missing permissions for some commands on a key; None if the server rejects the check.
+def missing_permissions(execute: Execute, commands: Iterable[str], key: str) -> dict[str, list[str]] | None:
+    """Return the commands rejected for want of a command, a key or a channel; None if the check is rejected.
 
     The commands are put into a transaction that is then discarded, so nothing is written. The server checks
     the permissions of a command when it queues it, and names the rejected one; inside a script it would not.
@@ -282,22 +272,17 @@ def missing_permission(execute: Execute, commands: Iterable[str], key: str) -> M
         execute("MULTI")
     except NoPermissionError:
         return None
-    missing: list[str] = []
-    keys = channels = False
+    missing: dict[str, list[str]] = {"command": [], "channel": [], "key": []}
     for command in commands:
         try:
             execute(*_call(command, key))
         except NoPermissionError as error:
-            if "command" in str(error):
-                missing.append(command)
-            elif "channel" in str(error):
-                channels = True
-            else:
-                keys = True
+            kind = next((kind for kind in ("command", "channel") if kind in str(error)), "key")
+            missing[kind].append(command)
         except ResponseError:
             pass  # another error, such as full memory: the counting check reports it
     execute("DISCARD")
-    return MissingPermission(tuple(missing), keys, channels)
+    return missing
 
 
 def _call(command: str, key: str) -> Sequence[object]:
@@ -312,10 +297,14 @@ def _call(command: str, key: str) -> Sequence[object]:
 
 def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:
     """Report missing permissions of the server's user."""
-    more = _extra_commands(settings)
-    missing = missing_permission(
-        node.execute, dict.fromkeys([*RIGHTS.split(), *more]), node.check_request.keys[0]
+    needed = (
+        (settings.fleet.fleet, fleet.RIGHTS),
+        (settings.fleet.fleet_gpu, gpu_fleet.RIGHTS),
+        (settings.shared_breakers.shared, breakers.RIGHTS),
     )
+    more = [command for is_on, rights in needed if is_on for command in rights.split()]
+    commands = dict.fromkeys([*RIGHTS.split(), *more])
+    missing = missing_permissions(node.execute, commands, node.check_request.keys[0])
     if missing is None and not more:
         return []  # the counting check fails if one is missing
     if missing is None:
@@ -323,28 +312,18 @@ def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:
         text = "the permissions that a fleet needs were not checked"
         return [node.result("rights", Severity.WARN, text, hint)]
     results = []
-    if missing.commands:
-        hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in missing.commands)
-        text = f"its user has no permission for {', '.join(missing.commands)}"
-        results.append(node.result("rights", Severity.FAIL, text, hint, list(missing.commands)))
-    for scope, verb, sign in (("keys", "touch", "~"), ("channels", "use", "&")):
-        if getattr(missing, scope):
-            text = f"its user may not {verb} the {scope} with the prefix {settings.store.redis_prefix}"
+    if missing["command"]:
+        hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in missing["command"])
+        text = f"its user has no permission for {', '.join(missing['command'])}"
+        results.append(node.result("rights", Severity.FAIL, text, hint, missing["command"]))
+    for scope, verb, sign in (("key", "touch", "~"), ("channel", "use", "&")):
+        if missing[scope]:
+            text = f"its user may not {verb} the {scope}s with the prefix {settings.store.redis_prefix}"
             hint = f"ACL SETUSER its name {sign}{settings.store.redis_prefix}:*"
-            results.append(node.result("rights", Severity.FAIL, text, hint, [scope]))
+            results.append(node.result("rights", Severity.FAIL, text, hint, [f"{scope}s"]))
     if not results:
         results.append(node.result("rights", Severity.OK, "its user has all permissions needed", value=[]))
     return results
-
-
-def _extra_commands(settings: Settings) -> list[str]:
-    """Return the commands needed for more than user limits."""
-    needed = (
-        (settings.fleet.fleet, fleet.RIGHTS),
-        (settings.fleet.fleet_gpu, gpu_fleet.RIGHTS),
-        (settings.shared_breakers.shared, breakers.RIGHTS),
-    )
-    return [command for is_on, rights in needed if is_on for command in rights.split()]
 
 
 def _counts(node: RedisNode, wire: WindowProtocol) -> DoctorResult:

@@ -19,6 +19,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autoglm_throttle.testing.simulated_engines import BatchSpec, Item, LlmSpec
@@ -93,9 +95,9 @@ class _SimulatedService:
             return
         try:
             await handler(exchange)
-        except BadRequestError as problem:
-            await exchange.answer(problem.status, {"error": str(problem)})
-        except ClientDisconnected:
+        except HTTPException as problem:
+            await exchange.answer(problem.status_code, {"error": problem.detail})
+        except ClientDisconnect:
             pass
 
     async def _predict(self, exchange: SimulatedResponse) -> None:
@@ -148,7 +150,7 @@ class _SimulatedService:
                 await exchange.event(_completion(kind, number, [choice]))
                 sent = ready
         if future.result().failed:
-            await exchange.event({"error": _failure_text(future.result())}, last=True)
+            await exchange.event({"error": f"the device failed: {future.result().failed}"}, last=True)
             return
         last_choice = {"index": 0, "delta": {}, "finish_reason": "length"}
         await exchange.event(_completion(kind, number, [last_choice]) | {"usage": usage})
@@ -166,34 +168,31 @@ class _SimulatedService:
         body = await exchange.body()
         number = body.get("number", 1.0)
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise BadRequestError(400, "number must be a number")
+            raise HTTPException(400, "number must be a number")
+        sim, now = self._sim, self._sim.clock()
+        faults: dict[str, Callable[[], None]] = {
+            "stall": lambda: sim.stall(float(number), now),
+            "slow": lambda: sim.slow(float(number), now),
+            "fake_busy": lambda: sim.fake_busy(on=bool(number)),
+            "lose": lambda: sim.lose(now),
+            "recover": lambda: sim.recover(now),
+            "hang_reads": lambda: sim.hang_reads(float(number), now),
+        }
+        fault = str(body.get("fault"))
+        if fault not in faults:
+            raise HTTPException(400, f"fault must be one of {', '.join(faults)}")
         try:
-            _inject_fault(self._sim, str(body.get("fault")), float(number))
+            faults[fault]()
         except (ValueError, OverflowError) as problem:
-            raise BadRequestError(400, str(problem)) from None
+            raise HTTPException(400, str(problem)) from None
         self._batch_queue.start_next()
-        await exchange.answer(200, self._sim.state(self._sim.clock()))
-
-
-def _inject_fault(sim: SimulatedGpu, fault: str, number: float) -> None:
-    now = sim.clock()
-    faults: dict[str, Callable[[], None]] = {
-        "stall": lambda: sim.stall(number, now),
-        "slow": lambda: sim.slow(number, now),
-        "fake_busy": lambda: sim.fake_busy(on=bool(number)),
-        "lose": lambda: sim.lose(now),
-        "recover": lambda: sim.recover(now),
-        "hang_reads": lambda: sim.hang_reads(number, now),
-    }
-    if fault not in faults:
-        raise ValueError(f"fault must be one of {', '.join(faults)}")
-    faults[fault]()
+        await exchange.answer(200, sim.state(sim.clock()))
 
 
 def _context_tokens(body: Mapping[str, object]) -> int:
     messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise BadRequestError(400, "messages must be a list of objects")
+        raise HTTPException(400, "messages must be a list of objects")
     chars = sum(len(str(message.get("content", ""))) for message in messages)
     return -(-chars // CHARS_PER_TOKEN)
 
@@ -202,13 +201,9 @@ def _completion(kind: str, number: int, choices: list[dict[str, object]]) -> dic
     return {"id": f"chatcmpl-{number}", "object": kind, "model": "simulated", "choices": choices}
 
 
-def _failure_text(done: Done) -> str:
-    return f"the device failed: {done.failed}"
-
-
 def _raise_failure(done: Done) -> None:
     if done.failed:
-        raise BadRequestError(STATUS[done.failed], _failure_text(done))
+        raise HTTPException(STATUS[done.failed], f"the device failed: {done.failed}")
 
 
 async def _run_lifespan(receive: Receive, send: Send) -> None:
@@ -272,23 +267,6 @@ class BatchQueue:
         self.start_next()
 
 
-class BadRequestError(Exception):
-    """An invalid request.
-
-    Args:
-        status: HTTP status of the answer.
-        message: the problem, for the client.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class ClientDisconnected(Exception):
-    """The client disconnected before its request was complete."""
-
-
 class SimulatedResponse:
     """Request and answer of one ASGI call."""
 
@@ -299,28 +277,23 @@ class SimulatedResponse:
         self._send = send
 
     async def body(self) -> dict[str, object]:
-        """Read the request's JSON object; an empty body counts as an empty object.
-
-        Raises:
-            BadRequestError: no JSON object, or more than ``BODY_BYTES``.
-            ClientDisconnected: the client disconnected.
-        """
+        """Read the request's JSON object, of ``BODY_BYTES`` at most; an empty body counts as an empty one."""
         raw = b""
         more = True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ClientDisconnected
+                raise ClientDisconnect
             raw += message.get("body", b"")
             more = message.get("more_body", False)
             if len(raw) > BODY_BYTES:
-                raise BadRequestError(413, f"the body is larger than {BODY_BYTES} bytes")
+                raise HTTPException(413, f"the body is larger than {BODY_BYTES} bytes")
         try:
             read = _decode(raw.decode()) if raw else {}
         except (ValueError, RecursionError):
-            raise BadRequestError(400, "the body is not JSON") from None
+            raise HTTPException(400, "the body is not JSON") from None
         if not isinstance(read, dict):
-            raise BadRequestError(400, "the body is not a JSON object")
+            raise HTTPException(400, "the body is not a JSON object")
         return read
 
     async def wait_disconnected(self) -> None:
@@ -348,12 +321,8 @@ class SimulatedResponse:
 
 
 def integer_field(body: Mapping[str, object], name: str, default: int, least: int) -> int:
-    """Read an integer from a request's body.
-
-    Raises:
-        BadRequestError: not an integer from ``least`` to 1 000 000.
-    """
+    """Read an integer from ``least`` to 1 000 000 from a request's body."""
     number = body.get(name, default)
     if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= 1_000_000:
-        raise BadRequestError(400, f"{name} must be a whole number from {least} to 1000000")
+        raise HTTPException(400, f"{name} must be a whole number from {least} to 1000000")
     return number

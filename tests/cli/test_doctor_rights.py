@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import autoglm_throttle
-from autoglm_throttle.cli.doctor_redis import ARGUMENTS, missing_permission
+from autoglm_throttle.cli.doctor_redis import ARGUMENTS, missing_permissions
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import protocol as breakers
@@ -141,8 +141,7 @@ def test_permission_check_writes_nothing(own_server: RedisServer) -> None:
             return connection.read_response()
 
         every = [*ARGUMENTS, "time", "eval", "evalsha"]
-        found = missing_permission(ask, every, "k")
+        found = missing_permissions(ask, every, "k")
         client.connection_pool.release(connection)
-    assert found is not None
-    assert (found.commands, found.keys) == ((), False)
+    assert found == {"command": [], "channel": [], "key": []}
     assert own_server.command("DBSIZE") == 0
