@@ -118,7 +118,7 @@ def _document(summary: Info) -> dict[str, Any]:
         "decisions": dict(summary.decisions),
         "statuses": {str(status): count for status, count in summary.statuses.items()},
         "end": None if end is None else {"reason": end.reason, "dropped": end.dropped},
-        "faults": {"count": summary.problems.count, "messages": list(summary.problems)},
+        "faults": {"count": summary.problems.count, "messages": summary.problems.messages},
     }
 
 

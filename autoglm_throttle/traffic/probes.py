@@ -132,12 +132,7 @@ class Prober:
             ]
 
     def samples(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
-        """Return the samples of all probes, second by second: ``t_s`` and the numbers.
-
-        Args:
-            start_s: start of the run, by the clock.
-            end_s: its end.
-        """
+        """Return the samples of all probes within a time span, second by second: ``t_s`` and the numbers."""
         rows: dict[int, dict[str, float]] = {}
         with self._lock:
             samples = sorted(self._samples, key=lambda one: one[0])

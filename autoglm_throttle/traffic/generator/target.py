@@ -183,13 +183,7 @@ def _check_url(url: str, parts: SplitResult) -> None:
 def builder(
     requests: Sequence[PlannedRequest], client: Callable[[int], str], target: TargetUrl
 ) -> Callable[[RequestKey], bytes]:
-    """Return a function that encodes a request; most are encoded only once.
-
-    Args:
-        requests: by kind.
-        client: maps a client to its identity text.
-        target: destination of the requests.
-    """
+    """Return a function that encodes a request of ``requests``, by kind; most are encoded only once."""
     ready: dict[RequestKey, bytes] = {}
     budget = CACHE_BYTES
 

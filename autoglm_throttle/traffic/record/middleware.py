@@ -306,13 +306,7 @@ class _RecordedExchange:
 
 
 def decision_of(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> DecisionFields:
-    """Return user, priority, decision and reason; of several throttles, one that rejected takes precedence.
-
-    Args:
-        scope: scope of the request, after it was served.
-        status: status of its response.
-        fields: header fields of its response.
-    """
+    """Return user, priority, decision and reason; of several throttles, one that rejected counts."""
     marker = scope.get(MARKER)
     if not isinstance(marker, dict) or not marker:
         return ("", "", "", "")

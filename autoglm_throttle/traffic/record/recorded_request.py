@@ -82,13 +82,26 @@ class RecordedRequest:
     """Milliseconds to the first byte of the response body, or to its end if it had none."""
 
     def __post_init__(self) -> None:
-        _check_text(self)
-        for name, value in self.headers:
-            _check_field(name, value)
+        if not _TOKEN.fullmatch(self.method):
+            raise TrafficError("the method is no HTTP token")
+        if not _TARGET.fullmatch(self.target):
+            raise TrafficError("the target must be printable ASCII without blanks")
+        if not all(map(_SHORT_TEXT.fullmatch, (self.client, self.priority, self.decision, self.reason))):
+            raise TrafficError("client, priority, decision and reason must be short printable ASCII")
+        if not _SHA256.fullmatch(self.body_sha256):
+            raise TrafficError("body_sha256 must have 64 hex digits")
+        self._check_headers()
         if not all(0.0 <= number < MAX_TIME_S for number in (self.t_s, self.ms, self.ttfb_ms or 0.0)):
             raise TrafficError(f"t, ms and ttfb_ms must be from 0 to {MAX_TIME_S:g}")
         if not (0 <= self.status <= 999 and self.id >= 0 and self.body_len >= 0):
             raise TrafficError("status, id or body_len is out of range")
+
+    def _check_headers(self) -> None:
+        for name, value in self.headers:
+            if not _TOKEN.fullmatch(name) or name != name.lower():
+                raise TrafficError("a header name is no lower-case HTTP token")
+            if not _VALUE.fullmatch(value):
+                raise TrafficError("the value of a header must be printable ASCII")
 
     def to_line(self) -> str:
         """Format the line of the file, without its line end."""
@@ -177,63 +190,40 @@ def _no_constant(_: str) -> None:
     raise ValueError("NaN and Infinity are not JSON")
 
 
+_WRONG_TYPE: Final = {
+    str: "a text is missing or of another type",
+    int: "a whole number is of another type",
+    float: "a number is missing or of another type",
+}
+_TYPES: Final = {
+    "t": float,
+    **dict.fromkeys(("id", "body_len", "status"), int),
+    **dict.fromkeys(("method", "target", "body_sha256", "client", "priority", "decision", "reason"), str),
+    **dict.fromkeys(("ms", "ttfb_ms"), float),
+}
+_REQUIRED: Final = ("t", "method", "target")
+
+
 def _request_from(data: dict[str, Any]) -> RecordedRequest:
-    ttfb_ms = data.get("ttfb_ms")
+    values = {
+        name: _typed(data.get(name), kind)
+        for name, kind in _TYPES.items()
+        if name in _REQUIRED or (name in data and (name, data[name]) != ("ttfb_ms", None))
+    }
     encoded = data.get("body_b64")
     return RecordedRequest(
-        t_s=_number(data.get("t")),
-        id=_whole(data.get("id", 0)),
-        method=_str(data.get("method")),
-        target=_str(data.get("target")),
-        headers=tuple((_str(name).lower(), _str(value)) for name, value in data.get("headers", ())),
-        body_len=_whole(data.get("body_len", 0)),
-        body_sha256=_str(data.get("body_sha256", "")),
-        body=None if encoded is None else base64.b64decode(_str(encoded), validate=True),
-        client=_str(data.get("client", "")),
-        priority=_str(data.get("priority", "")),
-        decision=_str(data.get("decision", "")),
-        reason=_str(data.get("reason", "")),
-        status=_whole(data.get("status", 0)),
-        ms=_number(data.get("ms", 0.0)),
-        ttfb_ms=None if ttfb_ms is None else _number(ttfb_ms),
+        t_s=values.pop("t"),
+        headers=tuple((_typed(n, str).lower(), _typed(v, str)) for n, v in data.get("headers", ())),
+        body=None if encoded is None else base64.b64decode(_typed(encoded, str), validate=True),
+        **values,
     )
 
 
-def _check_text(entry: RecordedRequest) -> None:
-    if not _TOKEN.fullmatch(entry.method):
-        raise TrafficError("the method is no HTTP token")
-    if not _TARGET.fullmatch(entry.target):
-        raise TrafficError("the target must be printable ASCII without blanks")
-    for text in (entry.client, entry.priority, entry.decision, entry.reason):
-        if not _SHORT_TEXT.fullmatch(text):
-            raise TrafficError("client, priority, decision and reason must be short printable ASCII")
-    if not _SHA256.fullmatch(entry.body_sha256):
-        raise TrafficError("body_sha256 must have 64 hex digits")
-
-
-def _check_field(name: str, value: str) -> None:
-    if not _TOKEN.fullmatch(name) or name != name.lower():
-        raise TrafficError("a header name is no lower-case HTTP token")
-    if not _VALUE.fullmatch(value):
-        raise TrafficError("the value of a header must be printable ASCII")
-
-
-def _str(value: object) -> str:
-    if not isinstance(value, str):
-        raise TrafficError("a text is missing or of another type")
-    return value
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TrafficError("a whole number is of another type")
-    return value
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TrafficError("a number is missing or of another type")
-    return float(value)
+def _typed(value: Any, kind: type) -> Any:  # noqa: ANN401 - of the type ``kind``, as checked here
+    """Return a value of JSON as this type; a whole number is a float, too, and a boolean is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        raise TrafficError(_WRONG_TYPE[kind])
+    return kind(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,10 +47,7 @@ class RecorderCounts(NamedTuple):
 
 
 class RecordedClients:
-    """Hashes the identity of each client, and decides which ones are recorded.
-
-    ``header`` is a field whose value already identifies the client; without a key the key is random.
-    """
+    """Hashes the identity of each client, and decides which ones are recorded; without a key it is random."""
 
     def __init__(self, callers: CallerSettings, header: str | None, sample: float) -> None:
         secret = callers.key_secret
@@ -62,13 +59,7 @@ class RecordedClients:
         self._peers = ProxyChain((), callers.ipv6_prefix)
 
     def identify(self, stated: str, peer: Sequence[Any] | None, headers: Iterable[Sequence[bytes]]) -> str:
-        """Return the 16 hex digits that identify the client.
-
-        Args:
-            stated: user as named by the throttle; empty without one.
-            peer: address and port, as ASGI has them.
-            headers: header fields of the request.
-        """
+        """Return the 16 hex digits of a client: of its header field, the throttle's user, or its address."""
         if self._header:
             for name, value in headers:
                 if name == self._header:
@@ -217,7 +208,7 @@ class Recorder:
         writer = self._mark_closed()
         if writer is None:
             return
-        writer.end()
+        writer.close(0.0)
         until_s = time.monotonic() + CLOSE_S
         left_s = CLOSE_S
         while not writer.done and left_s > 0.0:

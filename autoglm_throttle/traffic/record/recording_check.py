@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,13 +59,6 @@ class CheckResult:
         if len(self.messages) < MAX_PROBLEMS_SHOWN:
             self.messages.append(f"line {number}, {location}: {problem}")
 
-    def add_unreadable(self, faults: Iterable[str]) -> None:
-        """Record lines that could not be read."""
-        for fault in faults:
-            self.count += 1
-            self.problem_kinds["cannot be read"] += 1
-            self.messages.append(fault)
-
 
 def check(path: Path | str) -> CheckResult:
     """Check every line of a recording: format, order, and fields that a recorder never stores.
@@ -92,7 +85,10 @@ def check(path: Path | str) -> CheckResult:
             result.add(number, location, problem)
     for number in order.out_of_order():
         result.add(number, "t", "ended more than a second before the line above it")
-    result.add_unreadable(recording.problems)
+    for unreadable in recording.problems.messages:
+        result.count += 1
+        result.problem_kinds["cannot be read"] += 1
+        result.messages.append(unreadable)
     return result
 
 
@@ -213,7 +209,7 @@ class Info:
             yield f"end        {self.end.reason or 'not stated'}, {self.end.dropped} dropped"
         if self.problems.count:
             yield f"unreadable {self.problems.count} lines"
-            yield from (f"  {fault}" for fault in self.problems)
+            yield from (f"  {fault}" for fault in self.problems.messages)
 
 
 def info(path: Path | str) -> Info:

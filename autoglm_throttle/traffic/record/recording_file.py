@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
 import zlib
 from pathlib import Path
@@ -47,11 +47,7 @@ class RecordingFile:
         return self._fd
 
     def add(self, line: str) -> bool:
-        """Add a line and its end; False if the file would become too large.
-
-        Raises:
-            OSError: as ``flush``.
-        """
+        """Add a line and its end; False if the file would become too large."""
         raw = line.encode() + b"\n"
         if self._min_bytes_left() < len(raw):
             self.flush()  # packed it is shorter than it was reckoned
@@ -71,11 +67,7 @@ class RecordingFile:
         self._write()
 
     def close(self, line: str) -> None:
-        """Add the last line, from the reserved space, and close the file.
-
-        Raises:
-            OSError: as ``flush``; the file is closed in any case.
-        """
+        """Add the last line, from the reserved space, and close the file, also after an error."""
         try:
             self._put(line.encode() + b"\n")
             if self._packer is not None:
@@ -113,16 +105,10 @@ class RecordingFile:
 def _create(path: Path) -> tuple[int, Path]:
     # O_EXCL and O_NOFOLLOW: never write into an existing file or through a link; mode 0600.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    for name in itertools.islice(_candidates(path), MAX_SAME_NAME):
-        try:
-            return os.open(name, flags, 0o600), name
-        except FileExistsError:
-            continue
-    raise OSError(f"{MAX_SAME_NAME} recordings of this name are there already")
-
-
-def _candidates(path: Path) -> itertools.chain[Path]:
     packed = path.suffix if path.suffix == ".gz" else ""
     plain = Path(path.name.removesuffix(packed))
-    others = (path.with_name(f"{plain.stem}-{n}{plain.suffix}{packed}") for n in itertools.count(2))
-    return itertools.chain((path,), others)
+    others = (f"{plain.stem}-{number}{plain.suffix}{packed}" for number in range(2, MAX_SAME_NAME + 1))
+    for name in (path.name, *others):
+        with contextlib.suppress(FileExistsError):
+            return os.open(path.with_name(name), flags, 0o600), path.with_name(name)
+    raise OSError(f"{MAX_SAME_NAME} recordings of this name are there already")

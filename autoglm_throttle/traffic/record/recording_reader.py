@@ -59,12 +59,6 @@ class RecordingProblems:
         more = self.count - len(self.messages)
         return [*self.messages, f"and {more} more"] if more else list(self.messages)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.messages)
-
-    def __len__(self) -> int:
-        return self.count
-
 
 class RecordingReader:
     """Reads a recording on disk; `open_recording` creates it.
@@ -108,11 +102,7 @@ class RecordingReader:
     def entries_in_file_order(
         self, on_line: Callable[[int, bytes], None] | None = None
     ) -> Iterator[tuple[int, RecordedRequest]]:
-        """Yield all requests with their line numbers, in file order.
-
-        Args:
-            on_line: called with each line, including those without a request.
-        """
+        """Yield all requests with their line numbers, in file order; ``on_line`` receives every line."""
         self.problems = RecordingProblems()
         for number, line in self._lines(self.problems):
             if on_line is not None:

@@ -97,11 +97,7 @@ class Redaction:
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
 
     def fields(self, headers: Iterable[Sequence[bytes]]) -> list[tuple[str, str]]:
-        """Return the header fields that may be stored, in their order.
-
-        Args:
-            headers: pairs of name and value, as ASGI has them.
-        """
+        """Return the header fields of an ASGI scope that may be stored, in their order."""
         cache = self.cache
         return [pairs[value] for name, value in headers if (pairs := cache[name]) is not None]
 
@@ -117,13 +113,10 @@ class Redaction:
         return method if method in _METHODS or _METHOD.fullmatch(method) else MASK
 
     def target(self, path: str, raw_path: bytes = b"", query: bytes = b"", root_path: str = "") -> str:
-        """Return path and query in their redacted form.
+        """Return path and query in their redacted form, from the values of an ASGI scope.
 
-        Args:
-            path: decoded, as ASGI has it.
-            raw_path: as it was sent, without the query; empty where the server does not provide it.
-            query: as it was sent.
-            root_path: mount point of the app; patterns may begin before or after it.
+        ``raw_path`` is empty where the server does not provide it. Patterns may begin before or after the
+        ``root_path``.
         """
         if b"?" in raw_path:  # some servers leave the query in it
             raw_path = raw_path.partition(b"?")[0]

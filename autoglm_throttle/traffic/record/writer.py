@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -48,10 +47,7 @@ Item = tuple[float, int, RequestFields, BodyFields, DecisionFields, ResponseFiel
 
 
 class WriteQueue:
-    """Requests that wait to be written, bounded in number and in memory.
-
-    Any thread puts requests in; the writer's thread takes them out.
-    """
+    """Requests that wait to be written, bounded in number and in memory; any thread may put them in."""
 
     __slots__ = ("_items", "dropped", "put_bytes", "written_bytes")
 
@@ -88,14 +84,6 @@ class WriteQueue:
         self._items.clear()
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Requests formatted since the last flush."""
-
-    requests: int = 0
-    size_bytes: int = 0
-
-
 class Writer:
     """Queue, thread and file of one recording.
 
@@ -123,9 +111,8 @@ class Writer:
         self.in_flight: int = 0
         """Requests that have started and are not queued yet."""
         self.queue: WriteQueue = WriteQueue()
-        self._batch = _Batch()
-        self._max_s = settings.max_s
-        self._sample = settings.sample
+        self._unflushed = self._unflushed_bytes = 0
+        self._settings = settings
         self._clock = clock
         self._worker = Worker("autoglm-throttle-recorder", self._step, on_stop=self._close_file)
         self._worker.start()
@@ -157,18 +144,14 @@ class Writer:
         """Write the queued requests without the delay of a batch; does not wait."""
         self._worker.wake()
 
-    def end(self) -> None:
-        """Request the end: queued requests and the last line are still written; does not wait."""
-        self._worker.stop(0.0)
-
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Request the end, and wait for it for at most ``wait_s``."""
+        """Request the end, and wait at most ``wait_s`` until the queued requests are written."""
         self._worker.stop(wait_s)
 
     def _step(self) -> float | None:
         """Write what is queued, on the thread; return the seconds until the next time."""
         try:
-            reason = self._drain() or self._over()
+            reason = self._drain() or ("max_s" if self._left_s() <= 0.0 else "")
             if not reason:
                 return min(BATCH_DELAY_S, max(0.0, self._left_s()))
             self._finish(reason)
@@ -185,10 +168,7 @@ class Writer:
             self._fail(error)
 
     def _left_s(self) -> float:
-        return self._max_s - (self._clock() - self.began_s)
-
-    def _over(self) -> str:
-        return "max_s" if self._left_s() <= 0.0 else ""
+        return self._settings.max_s - (self._clock() - self.began_s)
 
     def _drain(self) -> str:
         """Write the queued requests; return the reason to end, or an empty text."""
@@ -200,8 +180,8 @@ class Writer:
             waiting -= count
             items = self.queue.take(count)
             reason = self._add(items)
-            self._batch.size_bytes += sum(map(_size, items))
-            if self._batch.size_bytes >= WRITE_BYTES:
+            self._unflushed_bytes += sum(map(_size, items))
+            if self._unflushed_bytes >= WRITE_BYTES:
                 self._flush()
             time.sleep(0)  # the event loop wants the interpreter, too
         self._flush()
@@ -209,9 +189,9 @@ class Writer:
 
     def _flush(self) -> None:
         self.store.flush()
-        self.written += self._batch.requests
-        self.queue.written_bytes += self._batch.size_bytes
-        self._batch = _Batch()
+        self.written += self._unflushed
+        self.queue.written_bytes += self._unflushed_bytes
+        self._unflushed = self._unflushed_bytes = 0
 
     def _finish(self, reason: str) -> None:
         self._discard_rest(reason)
@@ -224,25 +204,26 @@ class Writer:
         self.ended = reason
         self.queue.discard()
         # In-flight requests will not be written either; only the sampled share would have been.
-        self.queue.dropped += round(max(0, self.in_flight) * self._sample)
+        self.queue.dropped += round(max(0, self.in_flight) * self._settings.sample)
 
     def _add(self, items: list[Item]) -> str:
         """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
+        max_s = self._settings.max_s
         for position, item in enumerate(items):
             reason = ""
-            if item[0] > self._max_s:
+            if item[0] > max_s:
                 reason = "max_s"
             elif not self.store.add(format_line(*item)):
                 reason = "max_bytes"
             if reason:
                 self.queue.dropped += len(items) - position
                 return reason
-            self._batch.requests += 1
+            self._unflushed += 1
         return ""
 
     def _fail(self, error: Exception) -> None:
         self._discard_rest("failed")
-        self.queue.dropped += self._batch.requests
+        self.queue.dropped += self._unflushed
         self.store.abandon()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.path, reason)

@@ -110,11 +110,11 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
 
 
 def _row(row: Mapping[str, Any]) -> str:
-    sides = (
+    before, after = (
         ", ".join(f"{count} x {name}" for name, count in row[side].items())
         for side in ("recorded", "replayed")
     )
-    return f"{row['differ']} of {row['requests']} different: {' -> '.join(sides)}"
+    return f"{row['differ']} of {row['requests']} different: {before} -> {after}"
 
 
 def _count_changes(recorded: ReplayIndex, result: Result) -> tuple[dict[int, _ComparedSecond], Times, int]:
@@ -125,33 +125,25 @@ def _count_changes(recorded: ReplayIndex, result: Result) -> tuple[dict[int, _Co
     for index, number in enumerate(request_log.results):
         if number in (OPEN, UNSENT) or (result.aborted and number == RequestResult.UNANSWERED):
             continue
-        before = _recorded_outcome(recorded, index % len(recorded))
+        number_before = index % len(recorded)
+        before = DECISIONS[recorded.decisions[number_before]], recorded.statuses[number_before]
         after = _replayed_outcome(request_log, index, has_decisions=recorded.has_decisions)
         second = seconds.setdefault(int(plan.offsets[index]), _ComparedSecond())
         second.recorded[before] += 1
         second.replayed[after] += 1
         # A limiter rejects an arbitrary one of several equal requests, so this count overstates differences.
         changed += before != after
-        if _is_served(before):
-            served[0].record(recorded.ms[index % len(recorded)] / 1e3)
+        if 200 <= before[1] < 400:
+            served[0].record(recorded.ms[number_before] / 1e3)
         if RequestResult(number).served:
             served[1].record(request_log.service_s[index])
     return seconds, served, changed
 
 
-def _recorded_outcome(recorded: ReplayIndex, index: int) -> Outcome:
-    return DECISIONS[recorded.decisions[index]], recorded.statuses[index]
-
-
 def _replayed_outcome(request_log: RequestLog, index: int, *, has_decisions: bool) -> Outcome:
     status = request_log.statuses[index]
-    return client_outcome(
-        status, degraded=has_decisions and request_log.results[index] == RequestResult.DEGRADED
-    ), status
-
-
-def _is_served(outcome: Outcome) -> bool:
-    return 200 <= outcome[1] < 400
+    degraded = has_decisions and request_log.results[index] == RequestResult.DEGRADED
+    return client_outcome(status, degraded=degraded), status
 
 
 def _side_by_side(whole: _ComparedSecond, name: Callable[[Outcome], str]) -> dict[str, dict[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
@@ -20,18 +20,8 @@ UNSTATED = Priority.MID
 """Priority where neither the throttle nor the client stated one: the default of ``PRIORITY_DEFAULT``."""
 
 CONNECTION_FIELDS = frozenset(
-    (
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    )
+    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection"}
+    | {"te", "trailer", "transfer-encoding", "upgrade"}
 )
 """Fields of a single connection: the sender writes its own."""
 
@@ -83,34 +73,19 @@ class Fill:
         return b" " * entry.body_len
 
 
-class _MissingBodies:
-    """Counts bodies without a replacement, and the reasons why they are missing."""
-
-    def __init__(self) -> None:
-        self._methods: Counter[str] = Counter()
-        self._reasons: Counter[str] = Counter()
-
-    def add(self, entry: RecordedRequest) -> None:
-        """Count a request without its body."""
-        self._methods[entry.method] += 1
-        self._reasons[_missing_reason(entry)] += 1
-
-    def raise_if_any(self) -> None:
-        """Check that no body is missing.
-
-        Raises:
-            TrafficError: some are missing; the message lists methods and reasons.
-        """
-        if not self._methods:
-            return
-        methods, reasons = (
-            ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-            for counts in (self._methods, self._reasons)
-        )
-        raise TrafficError(
-            f"{self._methods.total()} requests have a body that was not recorded ({methods}; {reasons}):"
-            " give one with --body FILE, or --fill for spaces of the same length"
-        )
+def _raise_if_missing(missing: Counter[tuple[str, str]]) -> None:
+    """Check that no body is missing; the error lists methods and reasons of those that are."""
+    if not missing:
+        return
+    sums: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for words, count in missing.items():
+        for one, word in zip(sums, words, strict=True):
+            one[word] += count
+    methods, reasons = (", ".join(f"{count} {word}" for word, count in sorted(one.items())) for one in sums)
+    raise TrafficError(
+        f"{missing.total()} requests have a body that was not recorded ({methods}; {reasons}):"
+        " give one with --body FILE, or --fill for spaces of the same length"
+    )
 
 
 def _missing_reason(entry: RecordedRequest) -> str:
@@ -165,11 +140,7 @@ class Replay:
 def client_outcome(status: int, *, degraded: bool) -> str:
     """Classify a request from the client's view, in the same way for recording and replay.
 
-    A response does not show whether a throttle or the application sent its 429 or 503.
-
-    Args:
-        status: status of the response; 0: there was none.
-        degraded: whether a fallback made it.
+    A response does not show whether a throttle or the application sent its 429 or 503. Status 0 is none.
     """
     if degraded and 200 <= status < 300:
         return "degraded"
@@ -204,19 +175,19 @@ def prepare(
     """
     chosen, fill = selection or Selection(), bodies or Fill()
     client_map = _ClientMap(priority_header, decided=decided)
-    times, missing = array("d"), _MissingBodies()
+    times, missing = array("d"), Counter[tuple[str, str]]()
     for entry in entries:
         if not chosen.includes(entry.t_s, entry.client, entry.id):
             continue
         body = fill.of(entry)
         if body is None:
-            missing.add(entry)
+            missing[entry.method, _missing_reason(entry)] += 1
             continue
         times.append(entry.t_s)
         client_map.add(entry, body)
-    missing.raise_if_any()
+    _raise_if_missing(missing)
     offsets = chosen.offsets(times)
-    return Replay(client_map.load(offsets, chosen.duration_s), client_map.recorded, tuple(client_map.notes()))
+    return Replay(client_map.load(offsets, chosen.duration_s), client_map.recorded, client_map.notes())
 
 
 class _ClientMap:
@@ -249,13 +220,13 @@ class _ClientMap:
         priorities.append(priority)
         self.recorded.record(entry)
 
-    def notes(self) -> Iterator[str]:
-        """Yield messages for the user."""
-        if self._masked:
-            yield (
-                f"{self._masked} requests have {MASK} where their path or query was masked, and are sent "
-                "masked: the responses may differ from the recorded ones"
-            )
+    def notes(self) -> tuple[str, ...]:
+        """Return messages for the user."""
+        text = (
+            f"{self._masked} requests have {MASK} where their path or query was masked, and are sent "
+            "masked: the responses may differ from the recorded ones"
+        )
+        return (text,) if self._masked else ()
 
     def load(self, offsets: array[float], duration_s: float | None) -> RequestSource:
         """Build the load of all loops."""

@@ -67,13 +67,7 @@ class Selection:
             yield f"an interval begins at 0 or later and ends after it, not {self.from_s!r} to {self.to_s!r}"
 
     def includes(self, t_s: float, client: str, serial: int) -> bool:
-        """Return whether a recorded request is replayed.
-
-        Args:
-            t_s: arrival time, in seconds from the start of the recording.
-            client: its client; each request without a client counts as a client of its own.
-            serial: its number in the recording.
-        """
+        """Return whether a recorded request is replayed; one without a client is a client of its own."""
         if self.from_s is not None and t_s < self.from_s:
             return False
         if self.to_s is not None and t_s >= self.to_s:

@@ -58,7 +58,7 @@ def test_a_killed_process_leaves_a_file_that_can_be_read(name: str, tmp_path: Pa
     entries = list(recording_read.entries())
     assert len(entries) >= ENOUGH, "as the process had counted"
     assert [entry.target for entry in entries] == [f"/v1/{n}" for n in range(len(entries))]
-    assert len(recording_read.problems) <= 1
+    assert recording_read.problems.count <= 1
     assert recording_read.end is None
     assert any("killed" in line for line in info(path).lines())
 
@@ -76,7 +76,7 @@ def test_full_disk_ends_the_recording_only(tmp_path: Path) -> None:
     assert path.stat().st_size == 100_000
     found = open_recording(path)
     assert 200 < sum(1 for _ in found.entries()) < int(match[1])
-    assert len(found.problems) == 1
+    assert found.problems.count == 1
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def test_a_whole_recording(path: Path) -> None:
     assert list(recording.entries()) == entries
     assert list(recording.entries()) == entries
     assert recording.end == RecordingTrailer("closed", 3)
-    assert len(recording.problems) == 0
+    assert recording.problems.count == 0
     assert [number for number, _ in recording.entries_in_file_order()] == [2, 3, 4, 5, 6]
 
 
@@ -102,7 +102,7 @@ def test_a_cut_off_package_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     found = list(recording.entries())
     assert 500 < len(found) < 2000
     assert found == [RecordedRequest.from_line(line) for line in lines[: len(found)]]
-    assert any("ends in the middle" in fault for fault in recording.problems)
+    assert any("ends in the middle" in fault for fault in recording.problems.messages)
 
 
 def test_problems_are_listed_by_line_and_the_rest_is_counted(path: Path) -> None:
@@ -117,7 +117,7 @@ def test_problems_are_listed_by_line_and_the_rest_is_counted(path: Path) -> None
         f"line 4: longer than {MAX_LINE_BYTES} bytes",
         "line 5: not a JSON object",
     ]
-    assert (len(recording.problems), len(recording.problems.messages)) == (44, MAX_PROBLEMS_SHOWN)
+    assert (recording.problems.count, len(recording.problems.messages)) == (44, MAX_PROBLEMS_SHOWN)
 
 
 def test_without_a_heading_entries_are_read(path: Path) -> None:
