@@ -33,10 +33,9 @@ _NAMED: Final = ("device", "index", "host", "source", "kind")
 
 @dataclass(frozen=True, slots=True)
 class MergedDevice:
-    """A device as reported by all sources together."""
+    """A device as reported by all sources together, with the times of the one that supplies the load."""
 
     row: GpuSample
-    """Its times and its period are those of the measurement that supplies the load."""
     identity: Identity
     measured_s: float
     believed: bool
@@ -70,12 +69,7 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def merge(reports: Sequence[FieldReport], now: float) -> MergedDevice:
-    """Merge the reports on one device.
-
-    Args:
-        reports: at least one, the preferred source first.
-        now: monotonic seconds.
-    """
+    """Merge the reports on one device, at least one, the preferred source first."""
     if len(reports) == 1:
         return _merged_device(reports[0], reports[0].row, reports, now)
     live = [one for one in reports if one.vanished_s is None]
@@ -122,28 +116,15 @@ def _fill_gaps(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> 
 class Aggregator:
     """Remembers every reported device, and merges each reading into a view.
 
-    Args:
-        settings: the aggregate of utilization in the view, the minimum time for which a measurement counts in
-            the means, and the time for which a device that a scraped source no longer lists counts as lost.
-            ``weighted`` counts a device by its memory, because a small device says little about a fleet of
-            large ones; ``max`` suits tensor parallelism, where the slowest rank limits all.
-        order: names of sources. If several report a field of a device, the first counts. Sources that are not
-            named follow, sorted by name.
+    If several sources report a field of a device, the first of ``order`` counts; sources not named there
+    follow by name. ``weighted`` counts a device by its memory, because a small device says little about a
+    fleet of large ones; ``max`` suits tensor parallelism, where the slowest rank limits all.
     """
 
-    __slots__ = (
-        "_builders",
-        "_engines_at_s",
-        "_forget_s",
-        "_mode",
-        "_order",
-        "_stale_after_s",
-    )
+    __slots__ = ("_builders", "_engines_at_s", "_order", "_settings")
 
     def __init__(self, settings: GpuSettings, order: Sequence[str] = ()) -> None:
-        self._mode = settings.gpu_aggregate
-        self._stale_after_s = settings.stale_after_s
-        self._forget_s = settings.gpu_forget_s
+        self._settings = settings
         self._order = {name: number for number, name in reversed(list(enumerate(order)))}
         self._builders: dict[str, SampleBuilder] = {}
         """By the source's name, in the order of preference."""
@@ -152,37 +133,25 @@ class Aggregator:
     def update(
         self, rows: Iterable[GpuSample], now: float, *, source: str = "", interval_s: float | None = None
     ) -> GpuView:
-        """Add one reading of a source and return the new view.
+        """Add one reading of a source, all devices that it reports, and return the new view.
 
-        Args:
-            rows: all devices that the source reports; those of other sources remain. One that is missing has
-                vanished: a device of this host is ``lost`` until a row comes again, one of a scraped source
-                for ``forget_s``. One of another host is dropped, since such a source reports losses itself.
-                A missing engine is dropped, too.
-            now: monotonic seconds; the time of the view before the first measurement.
-            source: its name; empty: that in the rows of this host, or in all rows if this host has none.
-            interval_s: until its next reading, as promised; None: as before.
-
-        Returns:
-            The view. Capacity is the weight of usable devices over that of all known ones, 1 when none is
-            known. Memory and power are those of the device nearest to its own limit. Times and ages are those
-            of the measurements that supply the load.
+        A missing device of this host is ``lost`` until a row comes again, one of a scraped source for
+        ``gpu_forget_s``. One of another host, and an engine, is dropped. The capacity is the weight of usable
+        devices over that of all known ones, 1 when none is known. Without a ``source`` it is that in the rows
+        of this host. ``interval_s``: until its next reading, as promised; None: as before.
         """
         rows = list(rows)
-        name = source or _source_of(rows) or self._only_source()
+        name = source or _source_of(rows)
+        if not name and len(self._builders) == 1:
+            name = next(iter(self._builders))
         if name and name not in self._builders:
-            self._builders[name] = SampleBuilder(self._stale_after_s, self._forget_s)
-            self._builders = {key: self._builders[key] for key in sorted(self._builders, key=self._rank)}
+            self._builders[name] = SampleBuilder(self._settings.stale_after_s, self._settings.gpu_forget_s)
+            rank = self._order
+            names = sorted(self._builders, key=lambda key: (rank.get(key, len(rank)), key))
+            self._builders = {key: self._builders[key] for key in names}
         if name:
             self._builders[name].update(rows, now, interval_s)
         return self._view(now)
-
-    def _rank(self, name: str) -> tuple[int, str]:
-        return self._order.get(name, len(self._order)), name
-
-    def _only_source(self) -> str:
-        """Return the only source, owner of a reading without rows and name. Empty if there are several."""
-        return next(iter(self._builders)) if len(self._builders) == 1 else ""
 
     def _view(self, now: float) -> GpuView:
         known = self._known(now)
@@ -197,19 +166,21 @@ class Aggregator:
         # Never goes back: an engine that vanishes must not make the newest measurement older.
         self._engines_at_s = max([self._engines_at_s, *(one.measured_s for one in engines)])
         engines_at_s = None if self._engines_at_s == -math.inf else self._engines_at_s
-        whole = fsum(weights.values())
+        mode, whole = self._settings.gpu_aggregate, fsum(weights.values())
         return GpuView(
             taken_at_s=max(
                 (gpu.measured_s for gpu in shown), default=now if engines_at_s is None else engines_at_s
             ),
-            utilization_pct=_utilization(self._mode, current, weights),
+            utilization_pct=_utilization(mode, current, weights),
             utilization_max_pct=_utilization(AggregateMode.MAX, current, weights),
             utilization_mean_pct=_utilization(AggregateMode.MEAN, current, weights),
             memory_ratio=_highest(current, _memory_ratio),
             power_ratio=_highest(current, _power_ratio),
             capacity=fsum(weights[gpu.identity] for gpu in usable) / whole if gpus else 1.0,
             devices=tuple(sorted((one.row for one in known), key=_sort_key)),
-            kv_used_ratio=_kv_used(self._mode, reporting),
+            kv_used_ratio=_mean(
+                mode, [(fill, 1.0) for row in reporting if (fill := row.kv_used_ratio) is not None]
+            ),
             queued=_sum(row.queued for row in reporting),
             running=_sum(row.running for row in reporting),
             engines=len(reporting),
@@ -247,11 +218,6 @@ def _utilization(
         if (pct := load_pct(gpu.row)) is not None
     ]
     return _mean(mode, values)
-
-
-def _kv_used(mode: AggregateMode, engines: Iterable[GpuSample]) -> float | None:
-    """Aggregate the fill of the engines' caches; engines have no weights."""
-    return _mean(mode, [(row.kv_used_ratio, 1.0) for row in engines if row.kv_used_ratio is not None])
 
 
 def _mean(mode: AggregateMode, values: Sequence[tuple[float, float]]) -> float | None:

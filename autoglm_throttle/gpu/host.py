@@ -37,12 +37,7 @@ class HostStats(NamedTuple):
 class HostSampler:
     """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread.
 
-    Args:
-        average: returns the load averages of 1, 5 and 15 min, or raises ``OSError``; None: use that of the
-            system, if there is one (not on Windows).
-        cores: processors of the whole host, as the load average counts them, too.
-        cpu_times: returns the seconds of all cores as `psutil.cpu_times` does, with ``iowait`` only on Linux;
-            None: use psutil, if it is installed.
+    The load averages are those of the system (not on Windows), the seconds of all cores those of psutil.
     """
 
     __slots__ = ("_average", "_cores", "_cpu_times", "_due_s", "_last", "_newest")

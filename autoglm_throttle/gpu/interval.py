@@ -32,15 +32,7 @@ NO_SOURCE_PAUSE_S: Final = 60.0
 
 
 class AdaptiveInterval:
-    """Chooses the time between two readings by the load.
-
-    Args:
-        interval_s: the shortest time, used under any load; > 0.
-        max_s: the longest time; not below ``interval_s``.
-
-    Raises:
-        ValueError: the times are not finite numbers, or not in this order.
-    """
+    """Chooses the time between two readings by the load, from ``interval_s`` to ``max_s``."""
 
     __slots__ = ("_max_s", "_slower_since_s", "_step", "interval_s")
 
@@ -54,18 +46,13 @@ class AdaptiveInterval:
         self._slower_since_s: float | None = None
 
     def next(self, load: float | None, urgent: bool, now: float) -> float:
-        """Choose the interval again, at any time but best at each reading.
+        """Choose the seconds between two reads: faster at once, slower by one step after 30 s.
 
         Args:
-            load: 0..1 and above, the greater of the signal and the occupancy of the concurrency limit; None:
-                not known.
-            urgent: whether a short interval is needed at any load: rates are reduced, the newest sample is
-                not fresh, a device is lost, or a verdict is neither idle nor working.
+            load: 0..1 and above, the greater of the signal and the occupancy; None: not known.
+            urgent: whether a short interval is needed at any load: rates are reduced, telemetry is not fresh,
+                or a verdict is neither idle nor working.
             now: monotonic seconds.
-
-        Returns:
-            Seconds between two readings from now on. Faster at once; slower by one step for each
-            30 s in which a slower one was allowed without a break.
         """
         allowed = 0 if urgent or load is None else sum(load < border for border in LOAD_THRESHOLDS)
         if allowed <= self._step:
@@ -94,14 +81,7 @@ class Schedule:
     """Turns the outcome of a read into the time of the next one; the first is due at once.
 
     A read that took longer than the interval skips the ticks it missed: a burst of reads does not help a slow
-    driver. One thread reads and records. `set_interval` and `wake` may be called from any thread: each is one
-    assignment, and the times that follow from it are computed on demand.
-
-    Args:
-        interval_s: seconds from start to start of two reads; > 0.
-
-    Raises:
-        ValueError: ``interval_s`` is not a finite number above 0.
+    driver. `set_interval` and `wake` may be called from any thread: each is one assignment.
     """
 
     __slots__ = ("_is_woken", "_started_s", "consecutive_failures", "interval_s", "next_read")
@@ -123,12 +103,7 @@ class Schedule:
         return plan.due_s if plan.from_s is None else min(plan.due_s, plan.from_s + self.interval_s)
 
     def wait_s(self, now: float, min_interval_s: float) -> float:
-        """Return the seconds until the next read; 0: now.
-
-        Args:
-            now: the present time.
-            min_interval_s: seconds from the start of the last read within which even `wake` starts none.
-        """
+        """Return the seconds until the next read; not even `wake` starts one within ``min_interval_s``."""
         due_s = self.due_s
         if self._is_woken:
             due_s = min(due_s, self._started_s + min_interval_s)
@@ -145,10 +120,7 @@ class Schedule:
         self._plan_tick(now)
 
     def failed(self, now: float) -> None:
-        """Plan the read after one that raised.
-
-        Three times at the normal interval, then back off 1, 2, 4 ... 60 s, each with a reopened driver.
-        """
+        """Plan the read after a failed one: 3 at the interval, then after 1 ... 60 s with a reopened driver."""
         self.consecutive_failures += 1
         nth = self.consecutive_failures - RETRIES
         if nth <= 0:

@@ -188,12 +188,8 @@ class GpuMonitor:
     ) -> None:
         """Schedule the next reading, if the interval is adaptive.
 
-        Args:
-            view: the newest.
-            state: the control state in force.
-            load: the maximum of device load, pressure and limiter occupancy; None: only occupancy is known.
-            busy: whether any request was admitted since the previous reading.
-            now: monotonic seconds.
+        The load is the maximum of device load, pressure and limiter occupancy; None: only occupancy is known.
+        ``busy``: whether any request was admitted since the previous reading.
         """
         if self._interval is None:
             return

@@ -202,10 +202,7 @@ class _File:
         self._recording: GpuRecording | None = None
 
     def load(self) -> GpuRecording:
-        """Return the recording, read again if it is a live state and has changed.
-
-        A live state that was good and has faults may be being written: it is unavailable, not misconfigured.
-        """
+        """Return the recording, read again if it is a live state and has changed."""
         if self._recording is not None and self._recording.times:
             return self._recording
         try:
@@ -245,11 +242,7 @@ def parse(text: str, *, jsonl: bool) -> GpuRecording:
 
 
 def row(cells: Mapping[str, Cell]) -> dict[str, Cell]:
-    """Check one row of ``GpuSample`` names and values given in code.
-
-    Raises:
-        ProviderMisconfigured: a name is unknown or a value is of the wrong kind; all faults are listed.
-    """
+    """Check one row given in code; raise ``ProviderMisconfigured`` that lists all its faults."""
     faults = [_unknown(name) for name in cells if name not in _READ]
     values = _values(cells, "", faults)
     if faults:

@@ -65,10 +65,9 @@ _PART: Final = re.compile(rf"{_UUID.pattern}/[0-9]+", re.IGNORECASE)
 
 
 def identity(row: GpuSample) -> Identity:
-    """Return the identity of a device, equal for all sources that report it.
+    """Return the identity of a device, equal for all sources: a full UUID, else host and device.
 
-    It is a full UUID; for a MIG instance its part of the device, because an exporter knows no UUID of it;
-    else host and device.
+    That of a MIG instance is its part of the device, because an exporter knows no UUID of it.
     """
     if _PART.fullmatch(row.gpu_instance):
         return row.gpu_instance.lower()
@@ -76,12 +75,10 @@ def identity(row: GpuSample) -> Identity:
 
 
 def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, float]:
-    """Compute the fields of `RATES` that ``row`` lacks, over ``gap_s`` seconds since the measurement before.
+    """Compute the fields of `RATES` that ``row`` lacks, over the seconds since the measurement before.
 
-    Returns:
-        Field -> value, each within the range of its field. A counter that went back, or that neither row
-        knows, gives none. The mean power is that of the energy counter, because the sensor covers only a
-        quarter of the time on some devices (arXiv 2312.02741). Without the counter it is the sensor's value.
+    A counter that went back, or that neither row knows, gives none. The mean power is that of the energy
+    counter, because the sensor covers only a quarter of the time on some devices (arXiv 2312.02741).
     """
     derived: dict[str, float] = {}
     if before is not None and gap_s >= LEAST_GAP_S:
@@ -129,12 +126,7 @@ class FieldReport:
 
 
 class SampleBuilder:
-    """Builds the newest rows of one source.
-
-    Args:
-        stale_after_s: minimum time for which a measurement counts.
-        forget_s: time for which a device that vanished from a scraped source counts as lost.
-    """
+    """Builds the newest rows of one source; a vanished scraped device counts as lost for ``forget_s``."""
 
     __slots__ = ("_forget_s", "_interval_s", "_stale_after_s", "reports")
 
@@ -146,13 +138,7 @@ class SampleBuilder:
         """Every device that the source reports, or has reported and that is not dropped."""
 
     def update(self, rows: Iterable[GpuSample], now: float, interval_s: float | None) -> None:
-        """Add a complete reading of the source.
-
-        Args:
-            rows: one per device; of two with one name the newer counts.
-            now: monotonic seconds.
-            interval_s: until the next reading, as promised; None: as before.
-        """
+        """Add a complete reading of the source; of two rows with one name the newer counts."""
         if interval_s is not None:
             self._interval_s = interval_s
         current = _newest(rows)
@@ -192,10 +178,9 @@ class SampleBuilder:
         )
 
     def _mark_missing(self, key: DeviceKey, now: float) -> None:
-        """Mark a missing device as lost, or drop it.
+        """Mark a missing device as lost; drop an engine, and one of a source that reports losses itself.
 
-        Engines come and go. A source of other hosts' devices reports losses itself. A scraped device may have
-        been removed; one of this host has failed.
+        A scraped device may have been removed; one of this host has failed.
         """
         report = self.reports[key]
         since_s = now if report.vanished_s is None else report.vanished_s

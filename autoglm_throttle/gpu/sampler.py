@@ -66,16 +66,10 @@ class SamplerStatus:
 class Sampler:
     """Reads a provider repeatedly on its own daemon thread and passes the rows on.
 
-    Args:
-        provider: source of the samples; while the thread lives only it calls the provider.
-        on_samples: gets the rows of each successful read, on the sampler's thread, with
-            implausible fields emptied. Its exceptions are caught, counted and logged.
-        on_failure: gets the exception of each read that gave no rows, on the same thread.
-        interval_s: seconds from start to start of two reads; raised to ``provider.min_interval_s``.
-        clock: monotonic seconds.
-
-    Raises:
-        ValueError: ``interval_s`` is not a finite number above 0.
+    ``on_samples`` gets the rows of each successful read, on the sampler's thread, with implausible fields
+    emptied; ``on_failure`` the exception of each other read. Their exceptions are caught, counted and logged.
+    While the thread lives only it calls the provider. ``interval_s`` is raised to
+    ``provider.min_interval_s``.
     """
 
     def __init__(
@@ -139,15 +133,9 @@ class Sampler:
         return max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S)
 
     def set_interval(self, interval_s: float) -> None:
-        """Change the time between two reads, from any thread, that of the sampler included.
+        """Change the time between two reads, from any thread; raised to ``provider.min_interval_s``.
 
         A shorter one holds at once, a longer one after the next read. Pauses after failures stay as they are.
-
-        Args:
-            interval_s: seconds; raised to ``provider.min_interval_s``.
-
-        Raises:
-            ValueError: it is not a finite number above 0.
         """
         interval_s, before_s = max(interval_s, self.provider.min_interval_s), self.schedule.interval_s
         if interval_s != before_s:
@@ -156,10 +144,7 @@ class Sampler:
                 self._worker.wake()
 
     def start(self) -> None:
-        """Start the thread unless there is one; returns at once and never calls the provider.
-
-        A thread that ``stop`` left behind in a hung read continues when its call returns.
-        """
+        """Start the thread unless there is one, be it in a hung read; returns at once, calls no provider."""
         if not self._worker.is_alive:
             self.status.misconfigured = None
         self.is_running = True
@@ -168,10 +153,9 @@ class Sampler:
             self.is_running = False  # no thread to be had: the next request tries again
 
     def restart_if_dead(self, now: float) -> None:
-        """Start the thread again if the system had none to give, at most once in 1 to 60 s; else do nothing.
+        """Start the thread again if the system had none to give, at most once in 1 to 60 s; cheap.
 
-        For the request path; it is cheap. None is started after ``stop``, after a misconfiguration, or beside
-        a live thread, hung or not.
+        None is started after ``stop``, after a misconfiguration, or beside a live thread, hung or not.
         """
         if not self._worker.is_alive:
             self._worker.restart_if_dead(now)
@@ -195,11 +179,7 @@ class Sampler:
         self._worker.wake()
 
     def tick(self) -> None:
-        """Read once in the caller (manual mode), with the same checks and the same error handling.
-
-        Raises:
-            RuntimeError: the sampler's thread is alive; two concurrent readers are not allowed.
-        """
+        """Read once in the caller (manual mode); raise ``RuntimeError`` if the thread is alive."""
         if self._worker.is_alive:
             raise RuntimeError("the sampler's thread reads; tick() is for a sampler that was not started")
         self._read()

@@ -81,13 +81,9 @@ def _nvidia(kind: str, devices: tuple[str, ...], clock: Clock) -> GpuProvider:
 class AutoProvider:
     """Uses the first of several providers that finds anything to read; chosen at the first ``read``.
 
-    Some drivers hang while they are opened, so the choice is made on the sampler's thread.
-    A candidate without driver, device or package is skipped. A candidate with a driver that does not work
-    is chosen: there is a GPU, and its telemetry is blind. The choice is final once made, so that a lost
-    source is not mistaken for a missing one.
-
-    Args:
-        candidates: providers in the order of preference.
+    Some drivers hang while they are opened, so the choice is made on the sampler's thread. A candidate with a
+    driver that does not work is chosen: there is a GPU, and its telemetry is blind. The choice is final, so
+    that a lost source is not mistaken for a missing one.
     """
 
     def __init__(self, candidates: Sequence[GpuProvider]) -> None:

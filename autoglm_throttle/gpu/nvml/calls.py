@@ -94,12 +94,7 @@ class NvmlCalls:
         return None
 
     def handle_error(self, name: str, error: NvmlError) -> None:
-        """Handle an error: mark the call as unsupported, note the error, or give the device up.
-
-        Raises:
-            NvmlUninitializedError: the library must be opened again.
-            DeviceLostError: the device is lost.
-        """
+        """Mark the call as unsupported, note the error, or raise that the device or the library is lost."""
         if error.value == UNINITIALIZED:
             raise NvmlUninitializedError(str(error)) from error
         if error.value in LOST_CODES:

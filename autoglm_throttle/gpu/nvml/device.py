@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from autoglm_throttle.gpu.nvml.calls import Binding, CallResult, DeviceLostError, Handle, NvmlCalls, NvmlError
 from autoglm_throttle.gpu.nvml.fields import FieldReader, field_specs
 from autoglm_throttle.gpu.nvml.gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
-from autoglm_throttle.types import GpuSample, ThrottleBit
+from autoglm_throttle.gpu.sanity import changed, throttle_reasons
+from autoglm_throttle.types import GpuSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,33 +24,7 @@ LOST_RETRY_S: Final = 60.0
 
 NOT_SUPPORTED: Final = 3
 
-BITS: Final[tuple[tuple[int, ThrottleBit], ...]] = (
-    (0x04, "sw_power_cap"),
-    (0x08, "hw_slowdown"),
-    (0x20, "sw_thermal"),
-    (0x40, "hw_thermal"),
-    (0x80, "hw_power_brake"),
-)
-"""``nvmlClocksEventReason*`` that slow a device down; the others are idleness and clocks set on purpose."""
-
 Health = Literal["ok", "degraded", "lost"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlIdentity:
-    """Identity of a device or a MIG instance, the same in all its rows."""
-
-    uuid: str
-    index: int
-    """That of a MIG instance is 100 x (device + 1) + slot."""
-    name: str
-    """The product name."""
-    kind: Literal["gpu", "mig"]
-    """``gpu`` for a whole device, ``mig`` for an instance."""
-    gpu_instance: str
-    """The part of the device that it has to itself, as in `GpuSample`."""
-    source: str
-    """Name of the provider."""
 
 
 @dataclass(slots=True)
@@ -73,17 +48,18 @@ class NvmlDevice:
         self,
         nvml: Binding,
         driver: str,
-        identity: NvmlIdentity,
+        identity: GpuSample,
         handles: NvmlHandles,
         clock: Clock,
         lost: str = "",
     ) -> None:
-        self.identity: NvmlIdentity = identity
+        self.identity: GpuSample = identity
+        """A row without measurements; its index is, for a MIG instance, 100 x (device + 1) + slot."""
         self._nvml = nvml
         self._handles = handles
         self._clock = clock
         self._lost = lost
-        self._calls = NvmlCalls(nvml, identity.uuid)
+        self._calls = NvmlCalls(nvml, identity.device)
         whole = identity.kind == "gpu"
         self._fields = FieldReader(self._calls, field_specs(driver, whole=whole))
         self._gpm = GpmReader(
@@ -118,7 +94,7 @@ class NvmlDevice:
             if not self._lost:
                 self._lost = str(error)
                 self._retry_due_s = self._clock() + LOST_RETRY_S
-                _log.error("GPU telemetry: %s is lost: %s", self.identity.uuid, error)
+                _log.error("GPU telemetry: %s is lost: %s", self.identity.device, error)
             return self._row("lost", (self._lost,), {})
         return self._row("degraded" if self.error else "ok", self._calls.notes, values)
 
@@ -127,19 +103,8 @@ class NvmlDevice:
         self._gpm.close()
 
     def _row(self, health: Health, notes: tuple[str, ...], values: dict[str, Any]) -> GpuSample:
-        identity = self.identity
-        return GpuSample(
-            device=identity.uuid,
-            index=identity.index,
-            taken_at_s=self._clock(),
-            source=identity.source,
-            kind=identity.kind,
-            gpu_instance=identity.gpu_instance,
-            name=identity.name,
-            health=health,
-            notes=notes,
-            **values,
-        )
+        times = {"taken_at_s": self._clock(), "health": health, "notes": notes}
+        return changed(self.identity, times | values)
 
     def _rediscover(self) -> None:
         """Find a lost device again, at most once a minute."""
@@ -153,7 +118,7 @@ class NvmlDevice:
         self._handles.own, self._handles.parent = handles
         self._lost = ""
         self._gpm.restart()
-        _log.warning("GPU telemetry: %s is back", self.identity.uuid)
+        _log.warning("GPU telemetry: %s is back", self.identity.device)
 
     def _measure(self, *, brief: bool) -> dict[str, Any]:
         values = self._memory() | self._temperature() | self._clocks()
@@ -213,7 +178,7 @@ class NvmlDevice:
         return {
             "sm_clock_mhz": self._calls.call("nvmlDeviceGetClockInfo", parent, kind),
             "sm_clock_max_mhz": self._constant("nvmlDeviceGetMaxClockInfo", parent, kind),
-            "throttle": None if reasons is None else frozenset(bit for mask, bit in BITS if reasons & mask),
+            "throttle": None if reasons is None else throttle_reasons(reasons),
         }
 
     def _temperature(self) -> dict[str, Any]:

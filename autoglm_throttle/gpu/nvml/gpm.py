@@ -45,11 +45,7 @@ SUPPORT_CALL: Final = "nvmlGpmQueryDeviceSupport"
 class GpmReader:
     """Holds and compares the two samples of one device.
 
-    Args:
-        calls: the device's guarded calls.
-        wanted: the metrics.
-        support: queries whether the device has GPM at all.
-        fill_sample: fills a sample.
+    ``support`` queries whether the device has GPM at all, ``fill_sample`` fills a sample.
     """
 
     def __init__(

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
-from autoglm_throttle.gpu.nvml.device import NvmlDevice, NvmlHandles, NvmlIdentity
+from autoglm_throttle.gpu.nvml.device import NvmlDevice, NvmlHandles
 from autoglm_throttle.gpu.nvml.visible import (
     DeviceInfo,
-    DeviceMap,
     driver_version,
     find_handles,
     list_devices,
@@ -25,14 +24,14 @@ from autoglm_throttle.gpu.nvml.visible import (
     select_cuda,
     select_listed,
 )
-from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.types.errors import NotPresentError, PackageMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autoglm_throttle.gpu.nvml.calls import Binding, NvmlError
-    from autoglm_throttle.types import Clock, GpuSample
+    from autoglm_throttle.types import Clock
 
 _log = logging.getLogger("autoglm_throttle")
 
@@ -93,7 +92,7 @@ class NvmlProvider:
         """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
 
     def __repr__(self) -> str:
-        return f"NvmlProvider({', '.join(device.identity.uuid for device in self._devices) or 'not open'})"
+        return f"NvmlProvider({', '.join(device.identity.device for device in self._devices) or 'not open'})"
 
     def read(self) -> Sequence[GpuSample]:
         """Read all devices; open the driver first if this process has not yet.
@@ -166,10 +165,10 @@ class NvmlProvider:
             if error.value == UNINITIALIZED:
                 raise NvmlUninitializedError(str(error)) from error
             raise _unavailable(error) from error
-        targets = self._choose([one.device for one in devices])
-        by_index = {one.device.index: one for one in devices}
+        targets = self._choose(devices)
+        by_index = {one.index: one for one in devices}
         self._devices = [self._device(nvml, driver, by_index[index], slot) for index, slot in targets]
-        self._chosen = tuple(device.identity.uuid for device in self._devices)
+        self._chosen = tuple(device.identity.device for device in self._devices)
 
     def _choose(self, infos: Sequence[DeviceInfo]) -> Sequence[tuple[int, int | None]]:
         """Return index and MIG slot of each device to read."""
@@ -194,25 +193,24 @@ class NvmlProvider:
             )
         return choice.targets
 
-    def _device(self, nvml: Binding, driver: str, device: DeviceMap, slot: int | None) -> NvmlDevice:
-        info = device.device
+    def _device(self, nvml: Binding, driver: str, info: DeviceInfo, slot: int | None) -> NvmlDevice:
         instance = next((one for one in info.instances or () if one.slot == slot), None)
-        uuid = info.uuid if instance is None else instance.uuid
-        identity = NvmlIdentity(
-            uuid=uuid,
+        identity = GpuSample(
+            device=info.uuid if instance is None else instance.uuid,
             index=info.index if slot is None else 100 * (info.index + 1) + slot,
+            taken_at_s=0.0,
+            source=self.name,
             name=info.name,
             kind="gpu" if slot is None else "mig",
             gpu_instance="" if instance is None else info.gpu_instance_of(instance),
-            source=self.name,
         )
         handles = NvmlHandles(
-            own=device.handle if slot is None else device.slots.get(slot),
-            parent=device.handle,
+            own=info.handle if instance is None else instance.handle,
+            parent=info.handle,
             instance_id=None if instance is None else instance.gpu_instance,
-            find=lambda: find_handles(nvml, (info.index, slot), uuid),
+            find=lambda: find_handles(nvml, (info.index, slot), identity.device),
         )
-        lost = "" if device.error is None else str(device.error)
+        lost = "" if info.error is None else str(info.error)
         return NvmlDevice(nvml, driver, identity, handles, self._clock, lost)
 
 

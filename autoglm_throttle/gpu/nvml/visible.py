@@ -10,7 +10,7 @@ All look-ups go by index: the look-up by UUID fails for every device if any of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autoglm_throttle.gpu.nvml.calls import (
@@ -40,6 +40,8 @@ class MigInstance:
     uuid: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
+    handle: Handle = None
+    """None if the device was lost when it was listed; the same holds for a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class DeviceInfo:
     """PCI address; empty if unknown."""
     instances: tuple[MigInstance, ...] | None = None
     """None if the device is not in MIG mode."""
+    handle: Handle = None
+    error: NvmlError = None
+    """Error of the device; None if it works."""
 
     @property
     def targets(self) -> tuple[Target, ...]:
@@ -64,10 +69,7 @@ class DeviceInfo:
         return tuple((self.index, instance.slot) for instance in self.instances)
 
     def gpu_instance_of(self, instance: MigInstance) -> str:
-        """Return the part of the device that a MIG instance has to itself, ``<UUID>/<GPU instance>``.
-
-        Empty if the driver does not report it, or if several compute instances share the part.
-        """
+        """Return ``<UUID>/<GPU instance>`` of a MIG instance that has the part alone, else nothing."""
         number = instance.gpu_instance
         sharing = [one for one in self.instances or () if one.gpu_instance == number]
         return f"{self.uuid}/{number}" if number is not None and len(sharing) == 1 else ""
@@ -101,14 +103,10 @@ def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> Devi
 
 
 def select_cuda(value: str, devices: Sequence[DeviceInfo], *, order: str = "") -> DeviceSelection:
-    """Select as CUDA does.
+    """Select as CUDA does, by ``CUDA_VISIBLE_DEVICES``: an invalid entry, such as ``-1``, ends the list.
 
-    Args:
-        value: ``CUDA_VISIBLE_DEVICES``. Empty means no device, and an invalid entry,
-            such as ``-1``, ends the list.
-        devices: the devices present.
-        order: ``CUDA_DEVICE_ORDER``. Unless it is ``PCI_BUS_ID``, CUDA numbers by speed,
-            fastest first, which NVML does not report; with devices of one name that is PCI order, too.
+    Unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, CUDA numbers by speed, fastest first, which NVML does not
+    report; with devices of one name that is PCI order, too.
     """
     ordered = sorted(devices, key=lambda gpu: (gpu.bus_id, gpu.index))
     certain = order.upper() == "PCI_BUS_ID" or len({gpu.name for gpu in devices}) <= 1
@@ -153,19 +151,7 @@ def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]:
     return ()
 
 
-@dataclass(slots=True)
-class DeviceMap:
-    """A device with its handles."""
-
-    device: DeviceInfo
-    handle: Handle = None
-    slots: dict[int, Handle] = field(default_factory=dict)
-    """Handles of its MIG instances."""
-    error: NvmlError = None
-    """Error of the device; None if it works."""
-
-
-def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceMap]:
+def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo]:
     """List all devices, those with an error included, and update those that were known by index.
 
     Devices that this user may not read belong to another job and are left out.
@@ -173,19 +159,20 @@ def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceMap]
     Raises:
         pynvml.NVMLError: the library is not open, or no device works and none of them is lost.
     """
-    devices: list[DeviceMap] = []
+    devices: list[DeviceInfo] = []
     denied: NvmlError = None
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
-            one = _map_device(nvml, index)
-            known[index] = one.device
+            one = known[index] = _device_info(nvml, index)
         except nvml.NVMLError as error:
             if error.value == UNINITIALIZED:
                 raise
             if error.value == NO_PERMISSION:
                 denied = error
                 continue
-            one = DeviceMap(known.get(index, DeviceInfo(index, f"index-{index}")), error=error)
+            before = known.get(index, DeviceInfo(index, f"index-{index}"))
+            lost = tuple(replace(instance, handle=None) for instance in before.instances or ())
+            one = replace(before, handle=None, error=error, instances=lost or before.instances)
         devices.append(one)
     errors = [one.error for one in devices if one.error is not None and one.error.value not in LOST_CODES]
     if denied is not None and not devices:
@@ -206,12 +193,7 @@ def driver_version(nvml: Binding) -> str:
 
 
 def find_handles(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:
-    """Look up the handles of one device again: its own, and that of the whole device it is on.
-
-    Raises:
-        DeviceLostError: another device is at its index.
-        pynvml.NVMLError: the look-up failed.
-    """
+    """Look up the handles of one device again: its own, and that of the whole device it is on."""
     index, slot = target
     parent = nvml.nvmlDeviceGetHandleByIndex(index)
     handle = parent if slot is None else nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, slot)
@@ -221,32 +203,28 @@ def find_handles(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Hand
     return handle, parent
 
 
-def _map_device(nvml: Binding, index: int) -> DeviceMap:
+def _device_info(nvml: Binding, index: int) -> DeviceInfo:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-    name = _text(_optional(nvml, nvml.nvmlDeviceGetName, handle) or "")
     pci = _optional(nvml, nvml.nvmlDeviceGetPciInfo, handle)
-    bus_id = "" if pci is None else _text(pci.busId)
+    info = DeviceInfo(
+        index,
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _text(_optional(nvml, nvml.nvmlDeviceGetName, handle) or ""),
+        "" if pci is None else _text(pci.busId),
+        handle=handle,
+    )
     mode = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-        return DeviceMap(DeviceInfo(index, uuid, name, bus_id), handle)
-    count = _optional(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
-    at = (
-        (slot, _optional(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot))
-        for slot in range(count)
-    )
-    slots = {slot: instance for slot, instance in at if instance is not None}
-    instances = tuple(_instance(nvml, slot, instance) for slot, instance in slots.items())
-    return DeviceMap(DeviceInfo(index, uuid, name, bus_id, instances), handle, slots)
-
-
-def _instance(nvml: Binding, slot: int, handle: Handle) -> MigInstance:
-    return MigInstance(
-        slot,
-        _text(nvml.nvmlDeviceGetUUID(handle)),
-        _optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, handle),
-        _optional(nvml, nvml.nvmlDeviceGetComputeInstanceId, handle),
-    )
+        return info
+    instances = []
+    for slot in range(_optional(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        mig = _optional(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
+        if mig is not None:
+            uuid = _text(nvml.nvmlDeviceGetUUID(mig))
+            gpu_instance = _optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, mig)
+            compute_instance = _optional(nvml, nvml.nvmlDeviceGetComputeInstanceId, mig)
+            instances.append(MigInstance(slot, uuid, gpu_instance, compute_instance, mig))
+    return replace(info, instances=tuple(instances))
 
 
 def _optional(nvml: Binding, call: Call, handle: Handle, *arguments: int) -> CallResult:

@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from autoglm_throttle.gpu.sanity import throttle_reasons
 from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample
 
 if TYPE_CHECKING:
     from autoglm_throttle.gpu.scrape.exposition import Series
-    from autoglm_throttle.types import ThrottleBit
 
 _MIB: Final = 1024**2
 
@@ -84,15 +84,6 @@ XID: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
 REASONS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
 """A bitmap, the same as NVML's."""
 
-BITS: Final[Mapping[int, ThrottleBit]] = {
-    0x04: "sw_power_cap",
-    0x08: "hw_slowdown",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-}
-"""Bit of REASONS -> its meaning; the other bits are idleness or settings."""
-
 NAMES: Final = frozenset(
     {name for names in ALIASES.values() for name, _ in names}
     | {name for names in SUMS.values() for name in names}
@@ -136,17 +127,10 @@ _Key = tuple[str, str, str]
 def parse_devices(
     series: Iterable[Series], *, source: str, now: float, host: str = ""
 ) -> list[RefreshInfo] | None:
-    """Convert the series of an exporter to rows.
+    """Convert the series of an exporter to rows: one for each device, or for each of its MIG instances.
 
-    Args:
-        series: the lines; unknown names are skipped.
-        source: the provider's name.
-        now: monotonic seconds at which the reading ended.
-        host: the host of a device without a ``Hostname``.
-
-    Returns:
-        One row for each device, or for each MIG instance instead of its device, if it has any value;
-        blanks are no values. None: no known name is present.
+    Unknown names and blanks are skipped. ``host`` is that of a device without a ``Hostname``. None: no known
+    name is present.
     """
     groups: dict[_Key, list[Series]] = {}
     known = False
@@ -180,9 +164,8 @@ def _key(labels: Mapping[str, str], host: str) -> _Key | None:
 
 
 def _row(key: _Key, group: list[Series], source: str, now: float, position: int) -> RefreshInfo | None:
-    raw: dict[str, float] = {}
-    for one in group:
-        raw.setdefault(one.name, one.value)  # a device shared by several pods is listed once per pod
+    # Reversed: a device shared by several pods is listed once per pod, and the first counts.
+    raw = {one.name: one.value for one in reversed(group)}
     values = _values(raw)
     if not values:
         return None
@@ -211,17 +194,16 @@ def _row(key: _Key, group: list[Series], source: str, now: float, position: int)
 def _values(raw: Mapping[str, float]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field, names in ALIASES.items():
-        match = next(((raw[name], unit) for name, unit in names if name in raw), None)
-        if match is not None:
-            values[field] = match[0] * match[1]
-    for field, counters in SUMS.items():
-        known = [raw[name] for name in counters if name in raw]
+        known = [raw[name] * unit for name, unit in names if name in raw]
         if known:
+            values[field] = known[0]
+    for field, counters in SUMS.items():
+        if known := [raw[name] for name in counters if name in raw]:
             values[field] = round(sum(known))
     values |= _memory(raw)
     reasons = next((raw[name] for name in REASONS if name in raw), None)
     if reasons is not None:
-        values["throttle"] = frozenset(word for bit, word in BITS.items() if int(reasons) & bit)
+        values["throttle"] = throttle_reasons(int(reasons))
     return values
 
 

@@ -36,11 +36,7 @@ _INSTANCE: Final = "instance"
 
 
 def values_query(selector: str = "") -> str:
-    """Return the query for the numbers of all devices.
-
-    Args:
-        selector: label matchers, such as ``cluster="a"``; empty: every device that the server knows.
-    """
+    """Return the query for the numbers of all devices with these label matchers, such as ``cluster="a"``."""
     matchers = f'__name__=~"{"|".join(sorted(NAMES))}"'
     return "{" + (f"{matchers},{selector}" if selector else matchers) + "}"
 
@@ -51,28 +47,15 @@ def times_query(selector: str = "") -> str:
 
 
 def target(base: str, query: str) -> str:
-    """Return the path and query of a request.
-
-    Args:
-        base: path under which the server stands, such as ``/prom``; may end with a slash or be empty.
-        query: in PromQL.
-    """
+    """Return the path and query of a request to the server under the path ``base``."""
     return f"{base.rstrip('/')}{PATH}?{urlencode({'query': query})}"
 
 
 def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
-    """Parse both answers.
+    """Parse the answers to `values_query` and `times_query`.
 
-    Args:
-        values: JSON that answers ``values_query``.
-        times: JSON that answers ``times_query``.
-
-    Returns:
-        The series, each with the time of its scrape, and the server's time of the query; 0 without series.
-        A device without a ``Hostname`` is on the host of its ``instance``.
-
-    Raises:
-        MalformedExpositionError: an answer does not match the server's documentation.
+    Returns the series, each with the time of its scrape, and the server's time of the query; 0 without
+    series. A device without a ``Hostname`` is on the host of its ``instance``.
     """
     scraped = {_identity(labels): value for labels, _, value in _vector(times)}
     series, queried_s = [], 0.0

@@ -54,16 +54,7 @@ class WindowMean:
         self._started_s = 0.0
 
     def add(self, value: float, at_s: float, *, counts: bool = True) -> float | None:
-        """Add a sample; one that does not count restarts the window.
-
-        Args:
-            value: in any unit.
-            at_s: monotonic seconds at which it was measured; not before that of the sample before.
-            counts: whether it belongs to the measured state.
-
-        Returns:
-            The mean of the samples of a window that this one completes, else None.
-        """
+        """Add a sample; return the mean of a window that it completes. One that does not count restarts."""
         if not counts:
             self.restart()
             return None
@@ -79,12 +70,11 @@ class WindowMean:
 
 
 class PowerBaseline:
-    """Idle and busy power of one device.
+    """Idle and busy power of one device: the lowest mean of ten idle seconds, the highest of ten busy ones.
 
-    The limit is a poor measure of a device that draws 25 % of it while idle, or that no model of the service
-    ever drives beyond 60 %. The lowest mean of ten idle seconds and the highest of ten busy ones are the ends
-    of the scale: a device that is never idle would otherwise take its lightest load for idleness, and 65 % of
-    the limit for a hang.
+    The limit is a poor measure of a device that draws 25 % of it while idle, or never more than 60 %. A
+    device that is never idle would otherwise take its lightest load for idleness, and 65 % of the limit for a
+    hang.
     """
 
     __slots__ = ("_busy", "_idle", "_since_s", "busy_w", "idle_w")
@@ -110,10 +100,9 @@ class PowerBaseline:
             self.busy_w = high
 
     def share(self, power_w: float, limit_w: float, at_s: float) -> float:
-        """Return the power of the device as a share.
+        """Return the power between idle and busy, 0..1, after ten minutes; else as a share of the limit.
 
-        0..1 between the learned idle and busy power after ten minutes of observation, if these lie more
-        than 15 % of the limit apart; else the share of the limit, which may pass 1 for a moment.
+        The share of the limit stays where the two lie within 15 % of it.
         """
         idle_w, busy_w = self.idle_w, self.busy_w
         if idle_w is None or busy_w is None or self._since_s is None:
@@ -124,16 +113,12 @@ class PowerBaseline:
 
 
 class ClockBaseline:
-    """Clock of one device that means full speed.
+    """Clock of one device that means full speed; not its maximum boost clock.
 
-    It is not the maximum boost clock. A healthy device under dense matrix work sits at its power limit and
-    clocks well below: by published figures 65..95 % of the maximum on data centre devices and half of it on
-    70 W devices. NVML calls that ``sw_power_cap`` too, so the bit alone does not reveal a lowered limit.
-
-    Full speed is therefore the best 10 s mean of the clock while busy at the power limit, after 30 s there.
-    Two kinds of seconds teach nothing: those with a bit of heat or hardware, and those under a limit that is
-    below the default or an earlier one. Until then full speed is the maximum clock, which errs towards
-    reporting.
+    A healthy device under dense work sits at its power limit and clocks at 50..95 % of the maximum; NVML
+    calls that ``sw_power_cap`` too. Full speed is therefore the best 10 s mean of the clock while busy at the
+    limit, after 30 s there. Seconds with a bit of heat or hardware, or under a limit below the default or an
+    earlier one, teach nothing. Until then full speed is the maximum clock, which errs towards reporting.
     """
 
     __slots__ = ("_best_mhz", "_first_w", "_limit_w", "_window", "_windows")
@@ -163,10 +148,7 @@ class ClockBaseline:
             self._best_mhz = max(self._best_mhz, mean)
 
     def at_initial_limit(self, row: GpuSample) -> bool:
-        """Return whether only the initial power limit, or a higher one, slows the device.
-
-        The configured rates were chosen for a device with this limit.
-        """
+        """Return whether only the initial power limit, for which the rates were chosen, slows the device."""
         limit_w, first_w, bits = row.power_limit_w, self._first_w, row.throttle
         if limit_w is None or first_w is None or bits is None:
             return False
@@ -221,15 +203,10 @@ class WorkBaseline:
         has_in_flight: bool,
         progressed_s: float | None,
     ) -> None:
-        """Add a new measurement.
+        """Add a sample of the signal, while the device is ``active``.
 
-        Args:
-            value: the signal; None: not known.
-            at_s: monotonic seconds at which it was measured, not before that of the call before.
-            active: whether the device did anything. A device at half of its utilization draws less than a
-                full one, so the average errs towards calling nothing a hang.
-            has_in_flight: whether a request of ours is in flight; otherwise no answer can confirm the work.
-            progressed_s: time of the last progress; None: there never was any.
+        A device at half of its utilization draws less than a full one, so the average errs towards calling
+        nothing a hang. Without a request of ours in flight no answer can confirm the work.
         """
         # The first sample has no gap: it only dates the next one.
         passed_s = 0.0 if self._at_s is None else min(at_s - self._at_s, MAX_SECONDS_PER_GAP)

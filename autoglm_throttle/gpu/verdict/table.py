@@ -68,7 +68,6 @@ class VerdictInput:
     """Every signal of one device at one moment, as a number; None: not known."""
 
     utilization_pct: float | None = None
-    """Utilization, or the share of time with any work on a MIG instance, %."""
     fullest_pct: float | None = None
     """Utilization of the busiest usable device, %."""
     others_active: float = 0.0

@@ -1,10 +1,9 @@
 """Classifies each GPU (idle, productive, stalled ...) from several signals, not utilization alone.
 
-The rules are those of ``verdict.table``; this module applies them over time. A condition is entered, and
-left, only after three new samples that span two seconds. A lost device is lost at once and starts anew when
-it recovers. With fewer samples, or between two conditions, only idle, working and unknown are possible.
-A stall ends with progress, or after ten seconds without a request in flight. It does not end because
-utilization falls: rejected requests look like recovery.
+The rules are those of ``verdict.table``. A condition is entered, and left, only after three new samples
+that span two seconds. With fewer, or between two conditions, only idle, working and unknown are possible.
+A stall ends with progress, or after ten seconds without a request in flight, not because utilization falls:
+rejected requests look like recovery.
 """
 
 from __future__ import annotations
@@ -76,12 +75,10 @@ class VerdictTracker:
         return f"VerdictTracker({text})"
 
     def update(self, view: GpuView, work: ServiceStats, now: float) -> GpuView:
-        """Update the verdicts of all devices; a repeated measurement of a device changes nothing.
+        """Update the verdicts of all devices (engines get none); a repeated measurement changes nothing.
 
-        Returns:
-            The same view with ``verdicts`` of all devices (engines get none), and with a capacity in which a
-            throttled device counts by its clock over its full speed, the mean of its last three samples; one
-            that is only held to the power limit it has had since the start counts whole.
+        In the returned capacity a throttled device counts by its clock over its full speed, the mean of its
+        last three samples; one that is only held to the power limit it has had since the start counts whole.
         """
         context = _build_context(view, work, self._throughput.update(view, work, now), self._queue_target)
         rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
@@ -104,14 +101,12 @@ class VerdictTracker:
 class _Context:
     """Inputs that are common to all devices of one update."""
 
-    work: ServiceStats
     throughput: Throughput
     interval_s: float
-    fullest_pct: float | None
     active: int
-    queued: float | None
-    queue_target: float
-    latency_share: float | None
+    """Number of active devices."""
+    inputs: VerdictInput
+    """With the figures of the service."""
 
 
 def _build_context(
@@ -122,16 +117,19 @@ def _build_context(
         for row in view.devices
         if row.kind != "engine" and row.health != "lost" and (pct := load_pct(row)) is not None
     ]
-    return _Context(
-        work=work,
-        throughput=throughput,
-        interval_s=view.interval_s or 0.0,
+    inputs = VerdictInput(
         fullest_pct=max(values, default=None),
-        active=sum(pct >= IDLE_PCT for pct in values),
-        queued=view.queued / view.engines if view.queued is not None and view.engines else None,
+        progress_per_s=throughput.per_s,
+        progress_share=throughput.share,
+        in_flight=work.in_flight,
+        backlog=max(work.waiting, int(work.at_limit)),
+        queued=ratio(view.queued, view.engines),
         queue_target=queue_target,
-        latency_share=work.p95_s / work.slo_s if work.p95_s is not None and work.slo_s else None,
+        latency_share=ratio(work.p95_s, work.slo_s),
+        host_load=work.host_load,
+        host_iowait=work.host_iowait,
     )
+    return _Context(throughput, view.interval_s or 0.0, sum(pct >= IDLE_PCT for pct in values), inputs)
 
 
 @dataclass(slots=True)
@@ -260,7 +258,7 @@ class _DeviceHistory:
         return is_stalled and now - self._measured_s > stale_s and self._stall_is_over(context.throughput)
 
     def _build_input(self, row: GpuSample, context: _Context, at_s: float) -> VerdictInput:
-        work, throughput = context.work, context.throughput
+        throughput = context.throughput
         percent = load_pct(row)
         busy = percent is not None and percent >= BUSY_PCT
         active = percent is not None and percent >= IDLE_PCT
@@ -270,12 +268,12 @@ class _DeviceHistory:
         if clock is not None:
             self._clocks.append(clock)
         bits = row.throttle
-        in_flight, progressed_s = work.in_flight > 0, throughput.progressed_s
+        in_flight, progressed_s = context.inputs.in_flight > 0, throughput.progressed_s
         for baseline, value in ((self._work_w, power_w(row)), (self._work_sm, row.sm_active_ratio)):
             baseline.learn(value, at_s, active=active, has_in_flight=in_flight, progressed_s=progressed_s)
-        return VerdictInput(
+        return replace(
+            context.inputs,
             utilization_pct=percent,
-            fullest_pct=context.fullest_pct,
             others_active=float(context.active > active),
             power_share=self._power_share(row, at_s, idle=percent is not None and not active, busy=busy),
             power_of_baseline=self._power_of_baseline(row),
@@ -288,16 +286,7 @@ class _DeviceHistory:
             limit_share=ratio(row.power_limit_w, row.power_limit_default_w),
             throttled_ratio=row.throttled_ratio,
             clock_share=clock,
-            progress_per_s=throughput.per_s,
             silent_share=throughput.silent_s / self._stall_after_s(throughput),
-            progress_share=throughput.share,
-            in_flight=work.in_flight,
-            backlog=max(work.waiting, int(work.at_limit)),
-            queued=context.queued,
-            queue_target=context.queue_target,
-            latency_share=context.latency_share,
-            host_load=work.host_load,
-            host_iowait=work.host_iowait,
         )
 
     def _power_share(self, row: GpuSample, at_s: float, *, idle: bool, busy: bool) -> float | None:
