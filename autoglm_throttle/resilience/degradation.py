@@ -143,21 +143,17 @@ _CORE_ACTIONS: Final[Mapping[DegradationLevel, tuple[DegradationAction, ...]]] =
 def choose_action(
     level: DegradationLevel, feature: Feature, entry_usable: bool, shed: bool | None = None
 ) -> DegradationAction:
-    """Return the action for a call of a feature."""
-    if feature.criticality is not Criticality.CORE and (
-        level >= DegradationLevel.SHED if shed is None else shed
-    ):
+    """Return the action for a call of a feature; ``shed`` is None if the level decides that."""
+    is_shed = level >= DegradationLevel.SHED if shed is None else shed
+    if is_shed and feature.criticality is not Criticality.CORE:
         return DegradationAction.SHED
+    fallback = feature.fallback
     available = {
         DegradationAction.STALE: entry_usable,
-        DegradationAction.STATIC: _has_immediate_fallback(feature),
+        DegradationAction.STATIC: fallback is not None
+        and (fallback.static is not UNSET or fallback.under_load),
     }
     return next((action for action in _CORE_ACTIONS[level] if available[action]), DegradationAction.SERVE)
-
-
-def _has_immediate_fallback(feature: Feature) -> bool:
-    fallback = feature.fallback
-    return fallback is not None and (fallback.static is not UNSET or fallback.under_load)
 
 
 class DegradationController:

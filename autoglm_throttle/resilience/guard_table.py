@@ -11,7 +11,7 @@ from typing import Final
 from autoglm_throttle import events
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerMode, BreakerState, BreakerTransition, Clock, FallbackKind
+from autoglm_throttle.types import BreakerMode, BreakerState, Clock, FallbackKind
 
 EVICTION_CANDIDATES: Final = 8
 """Guards checked for eviction to free one entry: some 100 us."""
@@ -23,44 +23,18 @@ OTHERS: Final = "_others"
 """Stands for guards that were evicted or never had an entry."""
 
 
-class GuardCounts:
-    """Counters of all guards. The lock of its owner guards it."""
-
-    __slots__ = ("degraded", "transitions")
-
-    def __init__(self) -> None:
-        self.degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
-        """Answers without the dependency, by guard, kind of fallback and cause."""
-        self.transitions: Counter[tuple[str, BreakerState]] = Counter()
-        """State changes, by guard and new state."""
-
-    def record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
-        """Count a degraded answer."""
-        self.degraded[name, kind, cause] += 1
-
-    def record_transition(self, change: BreakerTransition) -> None:
-        """Count a change of state."""
-        self.transitions[change.name, change.after] += 1
-
-    def forget_name(self, name: str) -> None:
-        """Move the transitions of a guard to one shared name, so that totals never decrease."""
-        for state in BreakerState:
-            count = self.transitions.pop((name, state), 0)
-            if count:
-                self.transitions[OTHERS, state] += count
-
-
 class GuardTable:
-    """Table of guards with a maximum number; idle ones are evicted. The lock of its owner guards it."""
+    """Guards with a maximum number, and their counters; idle guards are evicted. Its owner locks it."""
 
     __slots__ = (
         "_defer",
         "_evicted",
         "_is_full_logged",
         "_max_guards",
-        "_on_evict",
+        "degraded",
         "guards",
         "registered",
+        "transitions",
         "unguarded",
     )
 
@@ -68,13 +42,15 @@ class GuardTable:
         self,
         max_guards: int,
         clock: Clock,
-        on_evict: Callable[[str], object],
         defer: Callable[[Callable[[], object]], object],
     ) -> None:
         self._max_guards = max_guards
-        self._on_evict = on_evict
         self._defer = defer
         self._is_full_logged = False
+        self.degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
+        """Answers without the dependency, by guard, kind of fallback and cause."""
+        self.transitions: Counter[tuple[str, BreakerState]] = Counter()
+        """State changes, by guard and new state."""
         self.guards: OrderedDict[str, GuardState] = OrderedDict()
         """Guards by name; the first ones are the next candidates for eviction."""
         self._evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
@@ -141,4 +117,8 @@ class GuardTable:
     def _evict(self, name: str) -> None:
         self._evicted[name] = self.guards[name]
         del self.guards[name]
-        self._on_evict(name)
+        # Its transitions move to one shared name, so that totals never decrease.
+        for state in BreakerState:
+            count = self.transitions.pop((name, state), 0)
+            if count:
+                self.transitions[OTHERS, state] += count

@@ -15,7 +15,7 @@ from autoglm_throttle.resilience.degraded_record import record_degraded
 from autoglm_throttle.resilience.fallback import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.guard_table import GuardCounts, GuardTable
+from autoglm_throttle.resilience.guard_table import GuardTable
 from autoglm_throttle.resilience.outcomes import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
@@ -91,12 +91,11 @@ class GuardRegistry:
         self._store = store
         self._is_started = False
         self._lock = SerialLock()
-        self._counts = GuardCounts()
         self._degradation = DegradationController(
             settings.degradation, load, settings.gpu.sample_interval_s, clock, _level_changed
         )
         self.table: GuardTable = GuardTable(
-            settings.shared_breakers.max_names, clock, self._counts.forget_name, self._lock.pending.append
+            settings.shared_breakers.max_names, clock, self._lock.pending.append
         )
         """The guards; for a successor."""
         self.listeners: list[TransitionListener] = []
@@ -160,7 +159,7 @@ class GuardRegistry:
         """Return the state of all guards; takes each breaker's lock in turn."""
         with self._lock:
             circuits = list(self.table.guards.values())
-            degraded, transitions = dict(self._counts.degraded), dict(self._counts.transitions)
+            degraded, transitions = dict(self.table.degraded), dict(self.table.transitions)
         ladder = self._degradation.view()
         return GuardsView(
             breakers=tuple(circuit.view() for circuit in circuits),
@@ -258,12 +257,12 @@ class GuardRegistry:
         self._on_degradable()
 
     def _record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
-        self._lock.run(partial(self._counts.record_degraded, name, kind, cause))
+        self._lock.run(partial(self.table.degraded.update, ((name, kind, cause),)))
         record_degraded(kind, cause)
 
     def _on_transitions(self, changes: Sequence[BreakerTransition]) -> None:
         for change in changes:
-            self._lock.run(partial(self._counts.record_transition, change))
+            self._lock.run(partial(self.table.transitions.update, ((change.name, change.after),)))
             events.breaker_changed(change).write()
             for listener in tuple(self.listeners):
                 try:

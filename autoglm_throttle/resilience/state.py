@@ -18,7 +18,6 @@ from autoglm_throttle.resilience.thread_safe_breaker import (
     END_MARGIN_S,
     BreakerStore,
     FleetLink,
-    OpenGuardRejected,
     ThreadSafeBreaker,
 )
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
@@ -30,6 +29,7 @@ from autoglm_throttle.types import (
     BreakerView,
     Clock,
     GuardPermit,
+    GuardRejected,
     GuardRejection,
     Outcome,
     StreamSettleMode,
@@ -179,7 +179,7 @@ class GuardState:
         # since_s < 0: the clock stepped back, so the breaker itself must decide.
         if is_current and remaining_s > END_MARGIN_S and since_s >= 0.0:
             period.rejections += 1
-            raise OpenGuardRejected(period.rejection, remaining_s)
+            raise GuardRejected(period.rejection, remaining_s)
 
     def admit(self) -> GuardPermit | GuardRejection:
         """Request one call for a caller without a fallback: rejected while the feature is shed."""

@@ -119,84 +119,59 @@ def guarded_generator(circuit: GuardState, fn: Callable[..., Any]) -> Callable[.
     return guarded
 
 
-class _GuardedAsyncGenerator:
-    """Fetches the items of an inner async generator, and forwards values and exceptions of the consumer.
-
-    As a context manager it closes the inner generator, except when the whole task is destroyed while it waits
-    for an item.
-    """
-
-    __slots__ = ("_idle_s", "_inner", "_is_destroyed", "_name", "_next", "item")
-
-    def __init__(self, circuit: GuardState, inner: AsyncGenerator[Any, Any]) -> None:
-        self._idle_s = circuit.stream_idle_s
-        self._name = circuit.name
-        self._inner = inner
-        self._next: Callable[[], Awaitable[Any]] = inner.__anext__
-        self._is_destroyed = False
-        self.item: Any = None
-        """The newest item."""
-
-    async def fetch_next(self, observer: StreamPermit) -> bool:
-        """Wait for the next item.
-
-        Returns:
-            Whether there is one.
-
-        Raises:
-            TimeoutError: no item arrived within ``stream_idle_s``.
-        """
-        step, self._next = self._next, self._inner.__anext__
-        try:
-            if self._idle_s is None:
-                self.item = await step()
-            else:
-                self.item = await await_within(self._idle_s, step, f"{self._name} has sent nothing")
-        except StopAsyncIteration:
-            return False
-        # The task is destroyed while it awaits: closing the inner generator would await again.
-        except GeneratorExit:
-            self._is_destroyed = True
-            raise
-        if observer.awaits_first_item:
-            observer.record_first_item()
-        return True
-
-    def forward_sent(self, value: object) -> None:
-        """Forward a value that the consumer sent."""
-        if value is not None:
-            self._next = partial(self._inner.asend, value)
-
-    def forward_thrown(self, error: BaseException) -> None:
-        """Forward an exception that the consumer threw."""
-        self._next = partial(self._inner.athrow, error)
-
-    async def __aenter__(self) -> _GuardedAsyncGenerator:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._is_destroyed:
-            await self._inner.aclose()
-
-
 def guarded_async_generator(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate an async generator function."""
+    """Decorate an async generator function; values and exceptions of the consumer are forwarded."""
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: ANN401
         inner = fn(*args, **kwargs)
         circuit.block()
         permit = await circuit.admit_async()
-        async with _GuardedAsyncGenerator(circuit, inner) as items:
-            with _start_stream(circuit, permit) as observer:
-                while await items.fetch_next(observer):
+        items = _InnerItems(circuit, inner)
+        try:
+            with _start_stream(circuit, permit) as stream:
+                while await items.fetch(stream):
                     try:
-                        items.forward_sent((yield items.item))
+                        sent = yield items.newest
+                        items.step = inner.__anext__ if sent is None else partial(inner.asend, sent)
                     except GeneratorExit:
                         raise
                     except BaseException as error:  # noqa: BLE001 - the inner generator handles it
-                        items.forward_thrown(error)
+                        items.step = partial(inner.athrow, error)
+        finally:
+            # A task that is destroyed while it awaits cannot await the end of the inner generator.
+            if not items.is_destroyed:
+                await inner.aclose()
 
     return guarded
+
+
+class _InnerItems:
+    """Items of an inner async generator."""
+
+    __slots__ = ("_circuit", "is_destroyed", "newest", "step")
+
+    def __init__(self, circuit: GuardState, inner: AsyncGenerator[Any, Any]) -> None:
+        self._circuit = circuit
+        self.step: Callable[[], Awaitable[Any]] = inner.__anext__
+        """Fetches the next item."""
+        self.newest: Any = None
+        self.is_destroyed = False
+
+    async def fetch(self, stream: StreamPermit) -> bool:
+        """Wait for the next item, at most ``stream_idle_s``; return whether there is one."""
+        idle_s = self._circuit.stream_idle_s
+        try:
+            if idle_s is None:
+                self.newest = await self.step()
+            else:
+                text = f"{self._circuit.name} has sent nothing"
+                self.newest = await await_within(idle_s, self.step, text)
+        except StopAsyncIteration:
+            return False
+        except GeneratorExit:
+            self.is_destroyed = True
+            raise
+        if stream.awaits_first_item:
+            stream.record_first_item()
+        return True

@@ -24,7 +24,6 @@ from autoglm_throttle.types import (
     BreakerView,
     Clock,
     GuardPermit,
-    GuardRejected,
     GuardRejection,
     Outcome,
 )
@@ -110,32 +109,6 @@ class OpenPeriod:
         self.remaining_s: float = rejection.retry_after_s
         self.rejections: int = 0
         """Rejections served from this cache. Counted without a lock: concurrent ones may be lost."""
-
-
-class OpenGuardRejected(GuardRejected):
-    """A rejection by an open breaker. Its `GuardRejection` is built on first access.
-
-    Args:
-        first_rejection: the first one of this open period.
-        retry_after_s: seconds left of it.
-    """
-
-    def __init__(self, first_rejection: GuardRejection, retry_after_s: float) -> None:
-        # No super().__init__: BaseException.__new__ has stored the arguments already.
-        self._first_rejection = first_rejection
-        self._retry_after_s = retry_after_s
-
-    @property
-    def retry_after_s(self) -> float:
-        """Seconds until the next call is useful."""
-        return self._retry_after_s
-
-    # Called only while the attribute is missing: the first access stores it on the instance.
-    def __getattr__(self, name: str) -> GuardRejection:
-        if name != "rejection":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.rejection: GuardRejection = replace(self._first_rejection, retry_after_s=self._retry_after_s)
-        return self.rejection
 
 
 class FleetLink:

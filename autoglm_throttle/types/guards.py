@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Any, Literal
 
@@ -159,26 +159,39 @@ class GuardRejection:
 
 
 class GuardRejected(ThrottleError):
-    """Raised by every form of a guard: the call was rejected, and no fallback answered."""
+    """Raised by every form of a guard: the call was rejected, and no fallback answered.
 
-    def __init__(self, rejection: GuardRejection) -> None:
-        super().__init__(rejection)
-        self.rejection: GuardRejection = rejection
+    Args:
+        rejection: of this call, or of an earlier one in the same open period.
+        retry_after_s: seconds left of that period; None: those of the rejection.
+    """
+
+    def __init__(self, rejection: GuardRejection, retry_after_s: float | None = None) -> None:
+        # No super().__init__, for speed: BaseException.__new__ has stored the arguments already.
+        self._rejection = rejection
+        self._retry_after_s = rejection.retry_after_s if retry_after_s is None else retry_after_s
+
+    @property
+    def rejection(self) -> GuardRejection:
+        """The rejection, built on first access during an open period."""
+        if self._rejection.retry_after_s != self._retry_after_s:
+            self._rejection = replace(self._rejection, retry_after_s=self._retry_after_s)
+        return self._rejection
 
     @property
     def name(self) -> str:
         """Name of the guard."""
-        return self.rejection.name
+        return self._rejection.name
 
     @property
     def retry_after_s(self) -> float:
         """Seconds until the next call is worth making."""
-        return self.rejection.retry_after_s
+        return self._retry_after_s
 
     @property
     def last_failure(self) -> str:
         """Type and text of the newest failure."""
-        return self.rejection.last_failure
+        return self._rejection.last_failure
 
     def __str__(self) -> str:
         rejection = self.rejection

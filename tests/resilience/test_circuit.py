@@ -16,7 +16,6 @@ from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.resilience.thread_safe_breaker import OpenGuardRejected
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import (
@@ -105,14 +104,14 @@ def test_open_guard_rejects_without_the_lock() -> None:
 
 def test_fast_rejection_behaves_like_other_exceptions() -> None:
     known = GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 7.5)
-    error = OpenGuardRejected(known, 2.0)
+    error = GuardRejected(known, 2.0)
     for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (
             other.rejection
             == error.rejection
             == GuardRejection("db", BreakerState.OPEN, BreakerCause.FAILURES, 2.0)
         )
-    with pytest.raises(AttributeError, match="'OpenGuardRejected' object has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="'GuardRejected' object has no attribute 'nothing'"):
         _ = error.nothing
 
 
@@ -121,7 +120,7 @@ def test_fast_rejections_are_counted_with_the_others() -> None:
     for _ in range(2):
         rejected(circuit.allow())
         for _ in range(3):
-            with pytest.raises(OpenGuardRejected):
+            with pytest.raises(GuardRejected):
                 circuit.block()
     assert circuit.view().rejected == {BreakerCause.FAILURES: 8}
 
