@@ -231,21 +231,7 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
             }
             for known in rows
         ],
-        "routes": [
-            {
-                "name": route.name,
-                "pattern": route.pattern,
-                "methods": None if route.methods is None else sorted(route.methods),
-                "priority": None if route.priority is None else route.priority.label,
-                "cost": route.cost,
-                "user_limit": _limits_text(route.user_limit),
-                "exempt": route.exempt,
-                "slo_s": route.slo_s,
-                "slot": route.slot.value,
-                "resource_policy": _own_policy(route),
-            }
-            for route in settings.routes
-        ],
+        "routes": [_route_document(route) for route in settings.routes],
         "plans": [
             {
                 "name": plan.name,
@@ -256,6 +242,21 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
             for plan in settings.plans.values()
         ],
         "guards": _guards_document(settings),
+    }
+
+
+def _route_document(route: RoutePolicy) -> dict[str, Any]:
+    return {
+        "name": route.name,
+        "pattern": route.pattern,
+        "methods": None if route.methods is None else sorted(route.methods),
+        "priority": None if route.priority is None else route.priority.label,
+        "cost": route.cost,
+        "user_limit": _limits_text(route.user_limit),
+        "exempt": route.exempt,
+        "slo_s": route.slo_s,
+        "slot": route.slot.value,
+        "resource_policy": _own_policy(route),
     }
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
@@ -84,7 +83,7 @@ def _paragraphs(settings: Settings) -> Iterator[str]:
     yield _table(settings, f"requests/s, {together}", 1)
     if workers > 1:
         yield _table(settings, "requests/s, each worker", workers)
-    yield _POLICY_TEXTS[settings.control.policy](settings)
+    yield _policy_text(settings)
     if settings.concurrency.inflight_max:
         yield (
             f"In flight at most {settings.concurrency.inflight_max} requests in each worker, "
@@ -95,47 +94,42 @@ def _paragraphs(settings: Settings) -> Iterator[str]:
     yield f"Limit of one user, independent of the GPU: {_user_limits(settings)}"
 
 
-def _adaptive_text(settings: Settings) -> str:
-    return (
-        f"{_concurrency_text(settings)}\n\n"
-        f"The table acts after {_samples(settings)},\n"
-        "and only while requests are queued or rejected by the concurrency limit; it ends after "
-        f"{settings.control.adaptive_release_samples} samples without.\n"
-        f"It never reduces rates below the service rate: {plain(settings.control.adaptive_headroom)} times "
-        "what the service finishes stays admitted in every band.\n"
-        "Without GPU telemetry only the concurrency limit applies."
-    )
-
-
-def _tiers_text(settings: Settings) -> str:
-    return f"The table acts after {_samples(settings)}, with or without traffic."
+def _policy_text(settings: Settings) -> str:
+    """Describe the effect of the policy beside the rates."""
+    match settings.control.policy:
+        case Policy.ADAPTIVE:
+            return (
+                f"{_concurrency_text(settings)}\n\n"
+                f"The table acts after {_samples(settings)},\n"
+                "and only while requests are queued or rejected by the concurrency limit; it ends after "
+                f"{settings.control.adaptive_release_samples} samples without.\n"
+                "It never reduces rates below the service rate: "
+                f"{plain(settings.control.adaptive_headroom)} times "
+                "what the service finishes stays admitted in every band.\n"
+                "Without GPU telemetry only the concurrency limit applies."
+            )
+        case Policy.TIERS:
+            return f"The table acts after {_samples(settings)}, with or without traffic."
+        case Policy.CONCURRENCY:
+            return f"{_concurrency_text(settings)}\nThe table of TIERS is not used."
+        case Policy.FIXED:
+            return "The rates are constant; the GPU is only observed."
 
 
 def _concurrency_text(settings: Settings) -> str:
     limit = settings.concurrency
-    share = f"{plain(100 * limit.latency_budget)} % of the objective"
     slo_s = limit.slo_s
-    objective = "the objective, which is learned" if slo_s is None else f"the objective of {plain(slo_s)} s"
-    within = share if slo_s is None else f"{plain(round(limit.latency_budget * slo_s, 4))} s"
+    objective = "the objective, which is learned"
+    within = f"{plain(100 * limit.latency_budget)} % of the objective"
+    if slo_s is not None:
+        objective = f"the objective of {plain(slo_s)} s"
+        within = f"{plain(round(limit.latency_budget * slo_s, 4))} s"
     return (
         f"The concurrency limit is the number of requests that the service finishes within {within}, "
         "or within a few times its unloaded latency if that is longer.\n"
         "Other requests are queued, high priority first, or rejected immediately "
         f"if they would miss {objective}."
     )
-
-
-def _fixed_text(_: Settings) -> str:
-    return "The rates are constant; the GPU is only observed."
-
-
-_POLICY_TEXTS: Final[dict[Policy, Callable[[Settings], str]]] = {
-    Policy.ADAPTIVE: _adaptive_text,
-    Policy.TIERS: _tiers_text,
-    Policy.CONCURRENCY: lambda settings: f"{_concurrency_text(settings)}\nThe table of TIERS is not used.",
-    Policy.FIXED: _fixed_text,
-}
-"""Policy -> its effect beside the rates."""
 
 
 def _samples(settings: Settings) -> str:
