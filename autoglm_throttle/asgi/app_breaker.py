@@ -5,36 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from starlette.requests import ClientDisconnect
-from starlette.websockets import WebSocketDisconnect
-
 from autoglm_throttle.asgi.app_fallbacks import AppFallbacks, FallbackResponder, send_answer, settle
+from autoglm_throttle.asgi.response_observer import ResponseObserver
 from autoglm_throttle.asgi.responses import rejected_by
-from autoglm_throttle.asgi.scope import (
-    MARKER,
-    App,
-    FailureAttribution,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    attribution_of,
-)
+from autoglm_throttle.asgi.scope import MARKER, App, Receive, Scope, Send, attribution_of
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
-from autoglm_throttle.resilience.outcomes import apply_slow_limit, status_outcome
-from autoglm_throttle.types import (
-    BreakerState,
-    Decision,
-    GuardPermit,
-    GuardRejected,
-    GuardRejection,
-    Outcome,
-    Rejected,
-)
+from autoglm_throttle.types import Decision, GuardPermit, GuardRejected, GuardRejection, Outcome
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.state import Executor, GuardState
     from autoglm_throttle.throttle import Throttle
+from typing import TYPE_CHECKING
+
+from autoglm_throttle.admission.counters import REPLACEABLE
+from autoglm_throttle.admission.permit import ProvisionalDemand, Rejection
+from autoglm_throttle.resilience.fallback import LOAD, DegradationAction
+from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.types import Demand, Reason
 
 SendRejection = Callable[[Scope, Send, Decision, str], Awaitable[None]]
 
@@ -163,135 +150,103 @@ class AppBreaker:
             await send_answer(answer, scope, send)
 
 
-CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
-STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
-BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
-PARTS = BODIES | {"http.response.pathsend", "http.response.zerocopysend"}
-
-_SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
+DEGRADED_DECISION = Decision(False, Reason.GPU, "gpu:degraded", "gpu")
+"""Decision under which a request is counted if a degradation level answered instead of the app."""
 
 
-class ResponseObserver:
-    """Observes the messages between app and server, and settles the guard permit once.
+class AppBreakerPath:
+    """Answers requests that need no admission, by the state of the breaker and the degradation level.
 
-    The outcome is known at a failing start, at the end of the body, or when the app raises. A response is
-    slow if its first bytes come later than ``first_item_s``, else ``slow_call_s``. A probe call of a stream
-    may succeed with its first bytes (``stream_settle``).
+    Such a request takes nothing from any limit. `AppBreaker` acquires the guard permit after admission.
+    In a dry run all requests are admitted, and the breaker's rejections are only counted.
 
     Args:
-        guard_state: the state of the app's guard.
-        guard_permit: the permit of the request.
-        attribution: whether the response is the app's own.
-        send: the server's.
-        receive: the server's.
+        throttle: counts the decisions made here.
+        app: the app with its breaker.
+        demand: builds the demand of a request.
+        send_rejection: sends the response of a rejected request, given a decision and a cause.
     """
-
-    __slots__ = (
-        *("_attribution", "_guard_state", "_guard_permit", "_receive", "_send"),
-        *("started_s", "client_disconnected", "outcome", "settled", "started"),
-    )
 
     def __init__(
         self,
-        guard_state: GuardState,
-        guard_permit: GuardPermit,
-        attribution: FailureAttribution,
-        send: Send,
-        receive: Receive,
+        throttle: Throttle,
+        app: AppBreaker,
+        demand: Callable[[Scope], Demand],
+        send_rejection: Callable[[Scope, Send, Decision, str], Awaitable[None]],
     ) -> None:
-        self._guard_state = guard_state
-        self._guard_permit = guard_permit
-        self._attribution = attribution
-        self._send = send
-        self._receive = receive
-        self.started_s: float = guard_state.clock()
-        """Monotonic."""
-        self.outcome: Outcome | None = None
-        """Outcome of the request once it is known, also before the response is complete; None until then."""
-        self.started: bool = False
-        """Whether a message was sent."""
-        self.client_disconnected: bool = False
-        self.settled: bool = False
+        self._throttle = throttle
+        self._app = app
+        self._demand = demand
+        self._send_rejection = send_rejection
+        self._dry_run = throttle.settings.control.dry_run
 
-    async def receive(self) -> Message:
-        """Return the server's message. After a client's disconnect no later event counts against the app."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.client_disconnected = True
-        return message
+    def provisional(self, demand: Demand) -> Demand:
+        """Return the demand of a request; a provisional one if its rejection may be replaced."""
+        return demand if self._app.fallbacks is None else ProvisionalDemand.of(demand)
 
-    def send(self, message: Message) -> Awaitable[None]:
-        """Inspect a message, and send it."""
-        self.inspect(message)
-        return self.forward(message)
+    @property
+    def is_quiet(self) -> bool:
+        """Whether `applies_to` has nothing to do and need not be awaited."""
+        return self._app.is_quiet
 
-    async def forward(self, message: Message) -> None:
-        """Send a message. If the server raises, the client counts as disconnected."""
-        self.started = True
+    async def applies_to(self, scope: Scope, send: Send) -> bool:
+        """Answer or reject a request that needs no limits; False: the limits must decide."""
+        fallbacks = self._app.fallbacks
+        action = DegradationAction.SERVE if fallbacks is None or self._dry_run else fallbacks.action(scope)
+        if fallbacks is not None and action is not DegradationAction.SERVE:
+            return await self._degrade(scope, send, fallbacks, action)
+        guard_rejection = self._app.rejection()
+        if guard_rejection is None:
+            return False
+        decision = rejected_by(guard_rejection)
+        if self._dry_run:
+            self._reject(scope, decision)
+            return False
+        answer: HttpAnswer | None = None
         try:
-            await self._send(message)
-        except Exception:
-            self.client_disconnected = True
-            raise
-
-    def inspect(self, message: Message) -> None:
-        """Inspect a message before it is sent."""
-        kind = message["type"]
-        if kind in STARTS:
-            self._start(message["status"])
-        elif kind in PARTS:
-            more = bool(message.get("more_body"))
-            # An empty part with more to come carries no first byte.
-            if not more or kind not in BODIES or message.get("body"):
-                self._part(more=more)
-
-    def settle(self, outcome: Outcome, cause: BaseException | str | None = None) -> None:
-        """Report the request's outcome to the breaker, at most once."""
-        if not self.settled:
-            self.settled = True
-            self.outcome = _NEUTRAL if self._attribution.by_throttle or self.client_disconnected else outcome
-            self._guard_state.record(self._guard_permit, self.outcome, cause)
-
-    def on_exception(self, error: BaseException) -> Outcome:
-        """Settle for an exception of the app, and return its outcome. Never raises."""
-        neutral = self.client_disconnected or isinstance(error, (*CLIENT_DISCONNECTS, Rejected))
-        outcome = _NEUTRAL if neutral else self._guard_state.outcome_of(error, raised=True)
-        self.settle(outcome, error)
-        return outcome
-
-    def on_return(self, *, websocket: bool) -> Outcome:
-        """Settle for an app that returned before its response ended; only a disconnect makes this neutral."""
-        if websocket:
-            self.settle(_SUCCESS)
+            if fallbacks is not None:
+                failure = guard_rejection.cause.value, GuardRejected(guard_rejection)
+                answer = await fallbacks.answer(scope, failure, fallbacks.cache_request(scope), action)
+        finally:  # a cancelled fallback still counts as a rejection
+            self._reject(scope, decision, degraded=answer is not None)
+        if answer is not None:
+            await send_answer(answer, scope, send)
         else:
-            self.settle(_FAILURE, "the app returned before it completed its response")
-        return self.outcome or _NEUTRAL
+            await self._send_rejection(scope, send, decision, guard_rejection.cause)
+        return True
 
-    def _start(self, status: int) -> None:
-        verdict = status_outcome(status)
-        if self._guard_state.classifier.classify is not None:
-            verdict = self._guard_state.outcome_of(status, raised=False, default=verdict)
-        if verdict is _FAILURE:
-            self.settle(verdict, f"status {status}")
-        elif verdict is not _SUCCESS:
-            self.outcome = verdict
+    async def replaces(self, scope: Scope, send: Send, rejection: Rejection) -> bool:
+        """Answer in place of a rejection caused by our load, if a fallback has a response."""
+        fallbacks = self._app.fallbacks
+        if fallbacks is None or rejection.decision.reason not in REPLACEABLE:
+            return False
+        answer: HttpAnswer | None = None
+        try:
+            answer = await fallbacks.answer(
+                scope, (LOAD, None), fallbacks.cache_request(scope), DegradationAction.SHED
+            )
+        finally:
+            self._throttle.admission.record_rejection(rejection, degraded=answer is not None)
+        if answer is not None:
+            await send_answer(answer, scope, send)
+        return answer is not None
 
-    def _part(self, *, more: bool) -> None:
-        if self.outcome is None:
-            guard = self._guard_state
-            limit_s = guard.slow_call_s if guard.first_item_s is None else guard.first_item_s
-            self.outcome = _SUCCESS
-            if limit_s is not None:
-                self.outcome = apply_slow_limit(_SUCCESS, guard.clock() - self.started_s, limit_s)
-            if more and guard.settles_at_first_item and self._is_probe():
-                self.settle(self.outcome)
-        if not more:
-            self.settle(self.outcome)
+    async def _degrade(
+        self, scope: Scope, send: Send, fallbacks: AppFallbacks, action: DegradationAction
+    ) -> bool:
+        """Answer a request that the current load level does not serve."""
+        answer = await fallbacks.answer(scope, (LOAD, None), fallbacks.cache_request(scope), action)
+        if answer is not None:
+            self._reject(scope, DEGRADED_DECISION, degraded=True)
+            await send_answer(answer, scope, send)
+        elif action is DegradationAction.SHED:
+            decision = rejected_by(fallbacks.executor.reject_shed())
+            self._reject(scope, decision)
+            await self._send_rejection(scope, send, decision, LOAD)
+        return answer is not None or action is DegradationAction.SHED
 
-    def _is_probe(self) -> bool:
-        guard_state, guard_permit = self._guard_state, self._guard_permit
-        # A permit of an older generation is no probe of the present half-open state.
-        return (
-            guard_state.fast.shared_permit.generation == guard_permit.generation
-            and guard_state.state() is BreakerState.HALF_OPEN
-        )
+    def _reject(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
+        """Count the decision made here, and store it in the scope for outer middleware."""
+        rejection = self._throttle.admission.reject(self._demand(scope), decision, degraded=degraded)
+        if rejection is not None:
+            scope.setdefault(MARKER, {})[self._throttle] = rejection

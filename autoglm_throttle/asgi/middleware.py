@@ -37,7 +37,7 @@ from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Reason, Rejected, TelemetryState
 
 if TYPE_CHECKING:
-    from autoglm_throttle.asgi.app_fallbacks import AppBreakerPath
+    from autoglm_throttle.asgi.app_breaker import AppBreakerPath
 
 
 TRY_AGAIN_LATER = 1013
@@ -109,8 +109,8 @@ class ThrottleMiddleware:
 
     def _install_breaker(self, name: str) -> None:
         """Put the breaker between the limits and the app."""
-        from autoglm_throttle.asgi.app_breaker import AppBreaker  # imports all guards: not needed without one
-        from autoglm_throttle.asgi.app_fallbacks import AppBreakerPath
+        # It imports all guards, which are not needed without a breaker.
+        from autoglm_throttle.asgi.app_breaker import AppBreaker, AppBreakerPath
 
         self.app = app_breaker = AppBreaker(self.app, self.throttle, name, self._send_rejection)
         self._breaker_path = AppBreakerPath(

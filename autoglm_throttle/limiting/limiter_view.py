@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from autoglm_throttle.limiting.memory_cap import MemoryCap
+from autoglm_throttle.limiting.queue import PriorityQueues
+from autoglm_throttle.limiting.service_estimator import ServiceEstimator
+from autoglm_throttle.limiting.work_class import WorkClasses
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import ConcurrencyView, WorkClassView
-
-if TYPE_CHECKING:
-    from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 
 VIEWED_CLASSES = 16
 """Work classes in a view: those with most requests."""
 
 
-def concurrency_view(
-    limiter: AdaptiveConcurrencyLimiter, limit: float, retry_backlog_s: float
-) -> ConcurrencyView:
+class ViewedLimiter(Protocol):
+    """The state of the limiter that a view shows."""
+
+    settings: ConcurrencySettings
+    service: ServiceEstimator
+    memory: MemoryCap
+    queues: PriorityQueues
+    work_classes: WorkClasses
+    in_flight: int
+    paused: int
+
+
+def concurrency_view(limiter: ViewedLimiter, limit: float, retry_backlog_s: float) -> ConcurrencyView:
     """Return all figures of a limiter that has just been told the time."""
     service, memory = limiter.service, limiter.memory
     high, mid, low = service.demand_rps
