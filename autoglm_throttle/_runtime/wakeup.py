@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
 
 import anyio
 
@@ -14,27 +13,6 @@ DISCONNECT_WATCH_DELAY_S = 0.05
 
 DisconnectWait = Callable[[], Awaitable[None]]
 """Awaitable that ends when the client has disconnected."""
-
-
-class Wakeup(Protocol):
-    """The wake-up of one waiter; setting it again, or after its loop has ended, does nothing."""
-
-    def set(self) -> None:
-        """Wake the waiter. Never blocks; may be called from any thread."""
-        ...
-
-    async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
-        """Wait until `set` is called, for ``seconds`` at most; True if ``disconnected`` ended first.
-
-        ``disconnected`` starts up to `DISCONNECT_WATCH_DELAY_S` later, and is cancelled by `set`.
-        """
-        ...
-
-
-def new_wakeup() -> Wakeup:
-    """Create the wake-up of the calling task."""
-    loop = _running()
-    return TrioWakeup() if loop is None else AsyncioWakeup(loop)
 
 
 class AsyncioWakeup:
@@ -49,7 +27,7 @@ class AsyncioWakeup:
         self._timeout: asyncio.Timeout | None = None
 
     def set(self) -> None:
-        """Wake the waiter, from its own loop or from another thread."""
+        """Wake the waiter. Never blocks; may be called from any thread."""
         if _running() is self._loop:
             self._end()
         else:  # another thread, or this one outside the loop
@@ -65,7 +43,10 @@ class AsyncioWakeup:
                 self._timeout.reschedule(0.0)
 
     async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
-        """Wait for `set`, first without disconnect detection; True if the client disconnected."""
+        """Wait for `set`, for ``seconds`` at most; True if ``disconnected`` ended first.
+
+        It starts up to `DISCONNECT_WATCH_DELAY_S` later, and is cancelled by `set`.
+        """
         if not self._is_set:
             await self._wait_undetected(min(seconds, DISCONNECT_WATCH_DELAY_S))
         if self._is_set or seconds <= DISCONNECT_WATCH_DELAY_S:
@@ -135,3 +116,13 @@ class TrioWakeup:
         left = not self._scope.cancelled_caught
         self._scope = None
         return left
+
+
+Wakeup = AsyncioWakeup | TrioWakeup
+"""The wake-up of one waiter; setting it again, or after its loop has ended, does nothing."""
+
+
+def new_wakeup() -> Wakeup:
+    """Create the wake-up of the calling task."""
+    loop = _running()
+    return TrioWakeup() if loop is None else AsyncioWakeup(loop)

@@ -82,7 +82,10 @@ def failed_checks(
         for name, needs, message, hint in _contradictions(values)
         if name in given and wrong.isdisjoint({name, *needs.split()})
     ]
-    problems += _default_problems(values, given, wrong)
+    defaults = _default_values(values, wrong)
+    written = {key for key in defaults if f"breaker_{key}" in given}
+    of_all = cross_field_problems(defaults, written, _breaker_name)
+    problems += [problem.below("breaker_") for problem in of_all]
     return problems + _guard_problems(tables, values, wrong)
 
 
@@ -180,13 +183,6 @@ def breaker_of(settings: Settings, name: str, own: BreakerSettings | None = None
 
 def _breaker_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in BreakerSettings.model_fields}
-
-
-def _default_problems(values: Values, given: Collection[str], wrong: Collection[str]) -> list[Problem]:
-    """Find contradictions among ``BREAKER_*``."""
-    defaults = _default_values(values, wrong)
-    written = {key for key in defaults if f"breaker_{key}" in given}
-    return [problem.below("breaker_") for problem in cross_field_problems(defaults, written, _breaker_name)]
 
 
 def _guard_problems(tables: Tables, values: Values, wrong: Collection[str]) -> list[Problem]:

@@ -111,10 +111,9 @@ def load(
         _load_env_file(loaded, Path(env_file))
     _load_config_file(loaded)
     _load_processes(loaded, environ.get(PROCESSES, ""))
-    if _is_warning_only(loaded.values.get("unknown_env")):
-        loaded.ignored += loaded.unknown
-    else:
-        loaded.problems += loaded.unknown
+    mode = loaded.values.get("unknown_env")
+    is_warning = isinstance(mode, str) and mode.strip().lower() == "warn"
+    (loaded.ignored if is_warning else loaded.problems).extend(loaded.unknown)
     return loaded
 
 
@@ -273,10 +272,6 @@ def _variable(name: str, where: str = "") -> str:
 
 def _suggestion(name: str) -> str:
     return f"{name} in CONFIG_FILE" if settings_table()[name].file_only else _variable(name)
-
-
-def _is_warning_only(raw: object) -> bool:
-    return isinstance(raw, str) and raw.strip().lower() == "warn"
 
 
 @dataclass(frozen=True)

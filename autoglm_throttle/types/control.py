@@ -18,22 +18,17 @@ class Policy(StrEnum):
 
     ADAPTIVE = "adaptive"
     """The concurrency limit, with the tier table armed only by the limiter's own reports."""
-    TIERS = "tiers"
-    """The tier table taken literally, with or without traffic."""
-    CONCURRENCY = "concurrency"
-    """The concurrency limit alone: needs no telemetry."""
-    FIXED = "fixed"
-    """The nominal rates."""
+    TIERS = "tiers"  # the tier table taken literally, with or without traffic
+    CONCURRENCY = "concurrency"  # the concurrency limit alone: needs no telemetry
+    FIXED = "fixed"  # the nominal rates
 
 
 class Signal(StrEnum):
     """Signal compared with the bands of the tier table."""
 
-    AUTO = "auto"
-    """Pressure where an engine reports its queue, else utilization."""
+    AUTO = "auto"  # pressure where an engine reports its queue, else utilization
     UTILIZATION = "utilization"
-    PRESSURE = "pressure"
-    """100 % times the largest of several ratios of a load to its target."""
+    PRESSURE = "pressure"  # 100 % times the largest of several ratios of a load to its target
 
 
 class MissingTelemetryMode(StrEnum):
@@ -61,8 +56,7 @@ class TelemetryState(StrEnum):
     LATE = "late"
     STALE = "stale"
     BLIND = "blind"
-    NONE = "none"
-    """No source exists: no sample is expected, so none is missing."""
+    NONE = "none"  # no source exists: no sample is expected, so none is missing
 
 
 class ControlCause(StrEnum):
@@ -76,10 +70,8 @@ class ControlCause(StrEnum):
     STALE = "stale"
     BLIND = "blind"
     LOST = "lost"
-    STALLED = "stalled"
-    """A device is busy without any output."""
-    DEGRADED = "degraded"
-    """The throughput of a device is far below that of the same load before."""
+    STALLED = "stalled"  # a device is busy without any output
+    DEGRADED = "degraded"  # the throughput of a device is far below that of the same load before
     NO_DEVICE = "no_device"
     POLICY = "policy"
 
@@ -93,10 +85,8 @@ class LimiterReport:
     service_rps: float | None = None
     """Requests that the service finishes per second, at first a lower bound; None: none has ended yet."""
     in_flight: int = 0
-    limit: float = math.inf
-    """Maximum of requests in flight, all bounds considered."""
-    processes: int = 1
-    """Processes that share the nominal rates."""
+    limit: float = math.inf  # maximum of requests in flight, all bounds considered
+    processes: int = 1  # processes that share the nominal rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +97,9 @@ class ServiceStats:
     """95th percentile of recently finished requests, queue time included; None if too few have ended."""
     slo_s: float | None = None
     """The objective for it; None if the service misses the objective even without load."""
-    in_flight: int = 0
-    """Requests admitted and not yet ended."""
-    waiting: int = 0
-    """Requests in our queue."""
-    at_limit: bool = False
-    """Whether the concurrency limit is reached."""
+    in_flight: int = 0  # requests admitted and not yet ended
+    waiting: int = 0  # requests in our queue
+    at_limit: bool = False  # whether the concurrency limit is reached
     completed_total: int = 0
     """Successful requests; only grows. Failures are no progress: a hang ends in time-outs."""
     chunks_total: int = 0
@@ -160,52 +147,34 @@ class WorkClassView:
     """Figures of one work class at one moment."""
 
     name: str
-    rate_rps: float
-    """Measured ends per second."""
-    mean_s: float | None
-    """Recent mean time in the service; None before the first completion."""
-    unloaded_s: float | None
-    """Latency without load; None until it is known."""
-    negligible: bool
-    """Whether its requests are so short beside the others that they need no slot."""
-    in_flight: int
-    """Paused requests included."""
+    rate_rps: float  # measured ends per second
+    mean_s: float | None  # recent mean time in the service; None before the first completion
+    unloaded_s: float | None  # latency without load; None until it is known
+    negligible: bool  # whether its requests are so short beside the others that they need no slot
+    in_flight: int  # paused requests included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrencyView:
     """Figures of a concurrency limit at one moment."""
 
-    limit: float
-    """Requests that may be in flight."""
+    limit: float  # requests that may be in flight
     in_flight: int
-    paused: int
-    """Requests that have given their slot back for a while."""
-    waiting: tuple[int, int, int]
-    """Queued tickets: high, mid, low."""
+    paused: int  # requests that have given their slot back for a while
+    waiting: tuple[int, int, int]  # queued tickets: high, mid, low
     service_rps: float | None
     """Requests finished per second, a lower bound until the limit was reached; None: no completion yet."""
-    demand_rps: tuple[float, float, float]
-    """Arrivals per second: high, mid, low, admitted or not."""
-    latency_s: float
-    """Recent mean time from slot to end."""
-    unloaded_s: float | None
-    """Mean latency without load; None before the first completion."""
-    budget_s: float
-    """Seconds that a request may spend in the service."""
-    slo_s: float
-    """The objective in force."""
-    slo_learned: bool
-    """Whether it is learned, since none is set."""
-    memory_cap: float
-    """Requests in flight that the memory of the devices allows; infinite: not learned yet."""
+    demand_rps: tuple[float, float, float]  # arrivals per second: high, mid, low, admitted or not
+    latency_s: float  # recent mean time from slot to end
+    unloaded_s: float | None  # mean latency without load; None before the first completion
+    budget_s: float  # seconds that a request may spend in the service
+    slo_s: float  # the objective in force
+    slo_learned: bool  # whether it is learned, since none is set
+    memory_cap: float  # requests in flight that the memory of the devices allows; infinite: not learned yet
     memory_blind: bool
     """Whether the engine allocates its memory in advance, so that the fill carries no information."""
-    slo_unreachable: bool
-    """Whether a request takes more than half of the objective even without load."""
-    retry_backlog_s: float
-    """Seconds until the last turn that was told to a rejected request."""
-    work_classes: tuple[WorkClassView, ...]
-    """The work classes with most requests."""
+    slo_unreachable: bool  # whether a request takes more than half of the objective even without load
+    retry_backlog_s: float  # seconds until the last turn that was told to a rejected request
+    work_classes: tuple[WorkClassView, ...]  # the work classes with most requests
     pressure: float
     """Demand as a share of the service rate; before it is measured, in flight as a share of the limit."""

@@ -19,22 +19,15 @@ class GpuCondition(StrEnum):
     """Condition of a device: a closed set, also the metric label."""
 
     IDLE = "idle"
-    WORKING = "working"
-    """Neither idle nor busy."""
-    PRODUCTIVE = "productive"
-    """Busy, as confirmed by more signals than its utilization."""
+    WORKING = "working"  # neither idle nor busy
+    PRODUCTIVE = "productive"  # busy, as confirmed by more signals than its utilization
     UNDERFED = "underfed"
     """High utilization, but most of the device has nothing to do: more concurrent requests would help."""
-    STARVED = "starved"
-    """Requests wait and the device has free capacity: the host is the bottleneck."""
-    DEGRADED = "degraded"
-    """Busy, and throughput is far below that of the same load before."""
-    THROTTLED = "throttled"
-    """Busy, and slowed down by heat or power."""
-    STALLED = "stalled"
-    """High utilization without any output: a hung kernel or collective."""
-    UNKNOWN = "unknown"
-    """High utilization, and no other signal is known."""
+    STARVED = "starved"  # requests wait and the device has free capacity: the host is the bottleneck
+    DEGRADED = "degraded"  # busy, and throughput is far below that of the same load before
+    THROTTLED = "throttled"  # busy, and slowed down by heat or power
+    STALLED = "stalled"  # high utilization without any output: a hung kernel or collective
+    UNKNOWN = "unknown"  # high utilization, and no other signal is known
     LOST = "lost"
 
 

@@ -22,36 +22,25 @@ class BreakerState(StrEnum):
 
     CLOSED = "closed"
     OPEN = "open"
-    HALF_OPEN = "half_open"
-    """A few probe calls are let through; their outcomes decide."""
-    RAMPING = "ramping"
-    """A share of the calls is let through, in steps."""
-    FORCED_OPEN = "forced_open"
-    """All calls are rejected until an operator resets the breaker."""
-    DISABLED = "disabled"
-    """All calls are let through and not counted, until an operator resets the breaker."""
+    HALF_OPEN = "half_open"  # a few probe calls are let through; their outcomes decide
+    RAMPING = "ramping"  # a share of the calls is let through, in steps
+    FORCED_OPEN = "forced_open"  # all calls are rejected until an operator resets the breaker
+    DISABLED = "disabled"  # all calls are let through and not counted, until an operator resets the breaker
 
 
 class BreakerCause(StrEnum):
     """Cause of a state change or a rejection; also the value of a metric label."""
 
-    FAILURES = "failures"
-    """The allowed number of consecutive failures was reached."""
+    FAILURES = "failures"  # the allowed number of consecutive failures was reached
     FAILURE_RATE = "failure_rate"
     SLOW_RATE = "slow_rate"
-    TRIAL = "trial"
-    """The open period is over and probe calls are in flight; or a probe call has ended."""
-    RAMP = "ramp"
-    """The share of this step is used up; or the ramp has ended."""
-    IN_FLIGHT = "in_flight"
-    """The maximum of calls is in flight."""
-    RETRY_AFTER = "retry_after"
-    """The dependency itself sent a Retry-After."""
+    TRIAL = "trial"  # the open period is over and probe calls are in flight; or a probe call has ended
+    RAMP = "ramp"  # the share of this step is used up; or the ramp has ended
+    IN_FLIGHT = "in_flight"  # the maximum of calls is in flight
+    RETRY_AFTER = "retry_after"  # the dependency itself sent a Retry-After
     OPERATOR = "operator"
-    REMOTE = "remote"
-    """Another process of the fleet opened it."""
-    SHED = "shed"
-    """The dependency is healthy: the feature is shed under load."""
+    REMOTE = "remote"  # another process of the fleet opened it
+    SHED = "shed"  # the dependency is healthy: the feature is shed under load
 
 
 class TripRule(StrEnum):
@@ -66,8 +55,7 @@ class SlowCallMode(StrEnum):
     """How a successful but slow call counts (``breaker_slow_is``)."""
 
     FAILURE = "failure"
-    SEPARATE = "separate"
-    """A success for every rule but ``slow_rate``."""
+    SEPARATE = "separate"  # a success for every rule but slow_rate
 
 
 class StreamSettleMode(StrEnum):
@@ -81,38 +69,31 @@ class TooManyRequestsMode(StrEnum):
     """How a 429 response of a dependency counts (``breaker_on_429``)."""
 
     NEUTRAL = "neutral"
-    OPEN = "open"
-    """The breaker opens for the time of its Retry-After."""
+    OPEN = "open"  # the breaker opens for the time of its Retry-After
 
 
 class BreakerMode(StrEnum):
     """Initial mode of a breaker (``BREAKER_MODE``)."""
 
     ENFORCE = "enforce"
-    METRICS_ONLY = "metrics_only"
-    """All calls are let through; would-be rejections are counted."""
+    METRICS_ONLY = "metrics_only"  # all calls are let through; would-be rejections are counted
     DISABLED = "disabled"
 
 
 class Criticality(StrEnum):
     """Importance of a feature for the service."""
 
-    CORE = "core"
-    """Never shed by load; under load answered from the stale cache or a static fallback."""
-    NON_CORE = "non_core"
-    """Shed first under load."""
+    CORE = "core"  # never shed by load; under load answered from the stale cache or a static fallback
+    NON_CORE = "non_core"  # shed first under load
 
 
 class DegradationLevel(IntEnum):
     """Degradation level, the mildest first."""
 
     FULL = 0
-    SHED = 1
-    """Features that are not core are shed."""
-    STALE = 2
-    """Core features are answered from the stale cache, where it has an entry."""
-    STATIC = 3
-    """Core features are answered by their static fallback, where there is one."""
+    SHED = 1  # features that are not core are shed
+    STALE = 2  # core features are answered from the stale cache, where it has an entry
+    STATIC = 3  # core features are answered by their static fallback, where there is one
 
     @property
     def label(self) -> str:
@@ -126,8 +107,7 @@ class FallbackKind(StrEnum):
     STALE = "stale"
     DYNAMIC = "dynamic"
     STATIC = "static"
-    SHED = "shed"
-    """No fallback had an answer: the call was rejected."""
+    SHED = "shed"  # no fallback had an answer: the call was rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +118,7 @@ class GuardPermit:
     """Generation of the breaker at that time: results of an earlier generation no longer count."""
     serial: int = 0
     """0: an ordinary call, with one permit shared by all; above 0: a probe call, or a counted call."""
-    fence: int = 0
-    """Above 0: the fleet's own number of this probe call."""
+    fence: int = 0  # above 0: the fleet's own number of this probe call
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,41 +202,29 @@ class BreakerView:
     """A breaker at one moment. Its counts only grow, except across a fork."""
 
     name: str
-    state: BreakerState
-    """The state for callers: an open breaker after its open period reads half-open."""
-    machine: BreakerState
-    """The stored state, which changes only at the next call."""
-    metrics_only: bool
-    """Whether rejections are only counted."""
-    cause: BreakerCause | None
-    """Cause of the newest change; None before the first."""
+    state: BreakerState  # the state for callers: an open breaker after its open period reads half-open
+    machine: BreakerState  # the stored state, which changes only at the next call
+    metrics_only: bool  # whether rejections are only counted
+    cause: BreakerCause | None  # cause of the newest change; None before the first
     generation: int
-    streak: int
-    """Consecutive failures."""
-    window_calls: int
-    """Results in the window; 0 where no rule uses it."""
+    streak: int  # consecutive failures
+    window_calls: int  # results in the window; 0 where no rule uses it
     window_failures: int
     window_slow: int
-    probes: int
-    """Probe calls in flight, including those with an expired lease and no replacement yet."""
-    probe_successes: int
-    """Successful probe calls of this half-open round."""
+    probes: int  # probe calls in flight, including those with an expired lease and no replacement yet
+    probe_successes: int  # successful probe calls of this half-open round
     rounds: int
-    opened_s: float | None
-    """Monotonic seconds of the newest opening; None: never opened, or closed since."""
+    opened_s: float | None  # monotonic seconds of the newest opening; None: never opened, or closed since
     retry_after_s: float
-    in_flight: int
-    """Calls in flight; known only with ``max_in_flight``, else the probe calls."""
+    in_flight: int  # calls in flight; known only with max_in_flight, else the probe calls
     calls: int = 0
     """Calls let through, counted without a lock: of two concurrent increments one may be lost."""
     rejected: Mapping[BreakerCause, int] = field(default_factory=dict)
     would_reject: int = 0
-    stale_results: int = 0
-    """Results of an earlier generation, and second results of one call."""
+    stale_results: int = 0  # results of an earlier generation, and second results of one call
     classifier_errors: int = 0
     last_failure: str = ""
-    shared: bool = False
-    """Whether the fleet's store decides on probe calls now."""
+    shared: bool = False  # whether the fleet's store decides on probe calls now
 
 
 @dataclass(frozen=True, slots=True)

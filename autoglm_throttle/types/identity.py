@@ -133,6 +133,6 @@ def _parse(text: str) -> _Address | None:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    # A dual-stack socket reports an IPv4 client as ::ffff:a.b.c.d (RFC 4291, 2.5.5.2).
+    # a dual-stack socket reports an IPv4 client as ::ffff:a.b.c.d (RFC 4291, 2.5.5.2).
     mapped = address.ipv4_mapped if address.version == 6 else None
     return mapped or address

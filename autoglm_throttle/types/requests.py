@@ -65,10 +65,8 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     GPU = "gpu"
     QUEUE = "queue"
-    BREAKER = "breaker"
-    """The breaker around the app itself is open."""
-    STORE = "store"
-    """The shared store of user limits is unavailable, and ``REDIS_ON_ERROR=deny``."""
+    BREAKER = "breaker"  # the breaker around the app itself is open
+    STORE = "store"  # the shared store of user limits is unavailable, and REDIS_ON_ERROR=deny
 
 
 class Outcome(StrEnum):
@@ -76,8 +74,7 @@ class Outcome(StrEnum):
 
     SUCCESS = "success"
     FAILURE = "failure"
-    SLOW = "slow"
-    """A success that exceeded its time limit."""
+    SLOW = "slow"  # a success that exceeded its time limit
     NEUTRAL = "neutral"
     """No evidence about the service: the client disconnected, or the error was the caller's own."""
 
@@ -85,30 +82,23 @@ class Outcome(StrEnum):
 class WebSocketMode(StrEnum):
     """How an open websocket counts."""
 
-    RATE = "rate"
-    """Charged once, when it connects."""
-    SLOT = "slot"
-    """Charged when it connects, and in flight as long as it is open."""
+    RATE = "rate"  # charged once, when it connects
+    SLOT = "slot"  # charged when it connects, and in flight as long as it is open
 
 
 class Fairness(StrEnum):
     """Order of the queued requests of one priority."""
 
-    USER = "user"
-    """The users in turn, the one served least first."""
-    FIFO = "fifo"
-    """In order of arrival."""
+    USER = "user"  # the users in turn, the one served least first
+    FIFO = "fifo"  # in order of arrival
 
 
 class SlotUse(StrEnum):
     """When a request of a route holds a slot of the concurrency limit."""
 
-    REQUEST = "request"
-    """While the app works; an event stream not while it is idle."""
-    STREAM = "stream"
-    """The same for a stream of any type; its body is not awaited before it gets the slot."""
-    NONE = "none"
-    """Never: it waits for others only, or costs nothing."""
+    REQUEST = "request"  # while the app works; an event stream not while it is idle
+    STREAM = "stream"  # the same for a stream of any type; its body is not awaited before it gets the slot
+    NONE = "none"  # never: it waits for others only, or costs nothing
 
 
 class BorrowMode(StrEnum):
@@ -122,12 +112,9 @@ class BorrowMode(StrEnum):
 class StoreFailureMode(StrEnum):
     """How user limits are decided while their shared store is unavailable (``REDIS_ON_ERROR``)."""
 
-    LOCAL = "local"
-    """By each process, on its fair share of the limits."""
-    ALLOW = "allow"
-    """All requests are admitted."""
-    DENY = "deny"
-    """All requests are rejected with 503."""
+    LOCAL = "local"  # by each process, on its fair share of the limits
+    ALLOW = "allow"  # all requests are admitted
+    DENY = "deny"  # all requests are rejected with 503
 
 
 EXACT_AT_MOST: Final = 1000

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
-from pydantic.fields import FieldInfo
 
 from autoglm_throttle.settings.field_types import FieldType
 from autoglm_throttle.settings.problems import ConfigError, Problem, unknown_key
@@ -95,7 +94,12 @@ G = TypeVar("G", bound=Group)
 @cache
 def field_types(group: type[Group]) -> dict[str, FieldType]:
     """Return the field type of each field of a group."""
-    return {field: _field_type(info) for field, info in group.model_fields.items()}
+    kinds = {}
+    for field, info in group.model_fields.items():
+        # `Annotated[X, type] | None` keeps the type inside the union.
+        inner = (part for side in get_args(info.annotation) for part in get_args(side)[1:])
+        kinds[field] = next(part for part in (*info.metadata, *inner) if isinstance(part, FieldType))
+    return kinds
 
 
 @cache
@@ -113,12 +117,6 @@ def declared(group: type[Group]) -> dict[str, Setting]:
 def keys_of(group: type[Group]) -> tuple[str, ...]:
     """Return the keys of a table: all but the name of a plan or a guard, which stands in the head."""
     return tuple(field for field in group.model_fields if field != "name" or group.positional != "name")
-
-
-def _field_type(info: FieldInfo) -> FieldType:
-    # `Annotated[X, type] | None` keeps the type inside the union.
-    inner = (part for side in get_args(info.annotation) for part in get_args(side)[1:])
-    return next(part for part in (*info.metadata, *inner) if isinstance(part, FieldType))
 
 
 class Override(Group):
