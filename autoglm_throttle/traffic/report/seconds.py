@@ -6,9 +6,9 @@ import math
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise, product
+from typing import NamedTuple, cast
 
 from autoglm_throttle.traffic.histogram import rank
 from autoglm_throttle.traffic.plan import LoadPlan
@@ -17,9 +17,20 @@ from autoglm_throttle.traffic.report.tally import rounded
 from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
 from autoglm_throttle.types import Priority
 
-SERVED = (RequestResult.OK, RequestResult.DEGRADED)
-FAILED = tuple(kind for kind in RequestResult if kind.failed and kind is not RequestResult.DROPPED)
-"""Results that count as failed; dropped requests have a curve of their own."""
+OUTCOMES: Mapping[str, tuple[int, ...]] = {
+    "planned": (*RequestResult, UNSENT),
+    "ok": (RequestResult.OK,),
+    "degraded": (RequestResult.DEGRADED,),
+    "served": (RequestResult.OK, RequestResult.DEGRADED),
+    "limited": (RequestResult.LIMITED,),
+    "shed": (RequestResult.SHED,),
+    "failed": tuple(kind for kind in RequestResult if kind.failed and kind is not RequestResult.DROPPED),
+    "dropped": (RequestResult.DROPPED,),
+    "unsent": (UNSENT,),
+}
+"""Results counted by each curve; dropped requests have a curve of their own."""
+
+NOT_SERVED = ("limited", "shed", "failed", "dropped", "unsent")
 
 
 class _Columns(NamedTuple):
@@ -65,18 +76,8 @@ def seconds(plan: LoadPlan, log: RequestLog) -> Seconds:
     every = [sorted(chain.from_iterable(responses)) for responses in served]
     lags = [sorted(lag_s for lag_s in columns.lag_s[span] if not math.isnan(lag_s)) for span in spans]
 
-    def curve(*outcomes: int) -> list[int]:
-        return _curve(counts, Priority, outcomes)
-
-    return {
-        "planned": [tally.total() for tally in counts],
-        "ok": curve(RequestResult.OK),
-        "degraded": curve(RequestResult.DEGRADED),
-        "limited": curve(RequestResult.LIMITED),
-        "shed": curve(RequestResult.SHED),
-        "failed": curve(*FAILED),
-        "dropped": curve(RequestResult.DROPPED),
-        "unsent": curve(UNSENT),
+    whole = {
+        **_curves(counts, Priority, ("planned", "ok", "degraded", *NOT_SERVED)),
         "inflight": peaks(columns.offsets, columns.lag_s, columns.response_s, columns.outcomes, count),
         "p50_s": [exact_percentile(rising, 0.5) for rising in every],
         "p95_s": [exact_percentile(rising, 0.95) for rising in every],
@@ -84,6 +85,7 @@ def seconds(plan: LoadPlan, log: RequestLog) -> Seconds:
         "lag_p99_s": [exact_percentile(rising, 0.99) for rising in lags],
         "priorities": {priority.label: _of_priority(counts, served, priority) for priority in Priority},
     }
+    return cast("Seconds", whole)
 
 
 def exact_percentile(rising: Sequence[float], share: float) -> float | None:
@@ -107,26 +109,17 @@ def _responses(columns: _Columns, span: slice) -> tuple[list[float], ...]:
 def _of_priority(
     counts: Sequence[Counter[tuple[int, int]]], served: Sequence[Sequence[list[float]]], priority: Priority
 ) -> PrioritySeconds:
-    def curve(*outcomes: int) -> list[int]:
-        return _curve(counts, (priority,), outcomes)
-
-    return {
-        "planned": curve(*RequestResult, UNSENT),
-        "served": curve(*SERVED),
-        "limited": curve(RequestResult.LIMITED),
-        "shed": curve(RequestResult.SHED),
-        "failed": curve(*FAILED),
-        "dropped": curve(RequestResult.DROPPED),
-        "unsent": curve(UNSENT),
-        "p95_s": [exact_percentile(responses[priority], 0.95) for responses in served],
-    }
+    p95_s = [exact_percentile(responses[priority], 0.95) for responses in served]
+    curves = _curves(counts, (priority,), ("planned", "served", *NOT_SERVED))
+    return cast("PrioritySeconds", {**curves, "p95_s": p95_s})
 
 
-def _curve(
-    counts: Sequence[Counter[tuple[int, int]]], priorities: Iterable[int], outcomes: Sequence[int]
-) -> list[int]:
-    wanted = [(priority, outcome) for priority in priorities for outcome in outcomes]
-    return [sum(tally.get(key, 0) for key in wanted) for tally in counts]
+def _curves(
+    counts: Sequence[Counter[tuple[int, int]]], priorities: Iterable[int], names: Iterable[str]
+) -> dict[str, list[int]]:
+    """Count results by second, for each curve."""
+    wanted = {name: list(product(priorities, OUTCOMES[name])) for name in names}
+    return {name: [sum(map(tally.__getitem__, keys)) for tally in counts] for name, keys in wanted.items()}
 
 
 def peaks(
@@ -136,32 +129,28 @@ def peaks(
     outcomes: Sequence[int],
     count: int,
 ) -> list[int]:
-    """Return the peak in flight within each second from the start of the run.
+    """Return the peak in flight within each of the first ``count`` seconds of the run.
 
     A request is in flight from its launch to its end, both included. A dropped or skipped request never is in
     flight. A launch without a known lag was on time.
-
-    Args:
-        offsets: intended starts in seconds.
-        lag_s: launch delay of each request, or NaN.
-        response_s: from the intended start to the end.
-        outcomes: result codes of the request log.
-        count: number of seconds; later ones are ignored.
     """
-    events: list[tuple[float, int]] = []
-    for offset, known_lag_s, response, outcome in zip(offsets, lag_s, response_s, outcomes, strict=True):
-        if outcome < RequestResult.DROPPED:  # dropped and skipped requests have the greatest codes
-            lag = 0.0 if math.isnan(known_lag_s) else known_lag_s
-            events += ((offset + lag, -1), (offset + max(lag, response), 1))
-    # Sorted by time, a launch (-1) before an end (1): the request that ends at a launch still counts.
-    events.sort()
-    found = [0] * count
-    in_flight = second = 0
-    for at_s, change in chain(events, [(float(count), 1)]):
-        while second < count and second <= at_s:
-            found[second] = in_flight
-            second += 1
-        in_flight -= change
-        if change < 0 and at_s < count:
-            found[second - 1] = max(found[second - 1], in_flight)
+    launched: list[float] = []
+    ended: list[float] = []
+    never = RequestResult.DROPPED.value  # dropped and skipped requests have the greatest codes
+    for offset, lag, response, outcome in zip(offsets, lag_s, response_s, outcomes, strict=True):
+        if outcome < never:
+            known_s = 0.0 if math.isnan(lag) else lag
+            launched.append(offset + known_s)
+            ended.append(offset + (response if response > known_s else known_s))
+    launched.sort()
+    ended.sort()
+    found = [bisect_left(launched, second) - bisect_left(ended, second) for second in range(count)]
+    over = 0
+    for begun, start in enumerate(launched, 1):
+        # `<`: a request that ends exactly at this launch still counts as in flight.
+        while ended[over] < start:
+            over += 1
+        second = int(start)
+        if second < count and begun - over > found[second]:
+            found[second] = begun - over
     return found
