@@ -58,14 +58,12 @@ class FastPath:
         """Permit of all calls of this generation that need no slot."""
         self.permit: GuardPermit | None = None
         """`shared_permit` if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None."""
-        self.success_is_noop: bool = False
-        """Whether recording a success for `permit` would change nothing."""
+        self.success_is_noop: bool = False  # whether recording a success for `permit` would change nothing
         self.calls: int = 0
         """Admitted calls. A caller that uses `permit` directly increments it."""
         self.is_untimed: bool = settings.slow_call_s is None and settings.timeout_s is None
         """Whether a block needs no clock."""
-        self.is_synced: bool = False
-        """Whether the fleet's first state is known, or not needed."""
+        self.is_synced: bool = False  # whether the fleet's first state is known, or not needed
         self.is_direct: bool = False
         """Whether only the breaker decides, by `permit`: `is_synced`, no load shedding, no fallback."""
 
@@ -107,8 +105,7 @@ class Breaker:
             name, settings, None if predecessor is None else predecessor.machine
         )
         self.counts: _CallCounts = _CallCounts()
-        self.known_version: int = -1
-        """Version of the newest state of the fleet that was applied."""
+        self.known_version: int = -1  # version of the newest state of the fleet that was applied
         self.probes: HalfOpenProbes = HalfOpenProbes(settings)
         self._max_in_flight: float = settings.max_in_flight or math.inf
         self._stats = FailureStats(settings)

@@ -19,10 +19,8 @@ _ONE_CALL: Final = 1.0 - 1e-9
 class ProbeLease:
     """The fleet's permission for one probe."""
 
-    fence: int
-    """Fencing token: above 0, and greater for newer leases."""
-    version: int
-    """Version of the state in which it was granted."""
+    fence: int  # fencing token: above 0, and greater for newer leases
+    version: int  # version of the state in which it was granted
     rounds: int = 0
 
 
@@ -65,10 +63,8 @@ class HalfOpenProbes:
 
     def clear(self) -> None:
         """Start a new round without probes."""
-        self.acquired: dict[int, float] = {}
-        """Serial number -> time of acquisition."""
-        self.successes: int = 0
-        """Successes of this round."""
+        self.acquired: dict[int, float] = {}  # serial number -> time of acquisition
+        self.successes: int = 0  # successes of this round
         # Time of the oldest slot at most: until its lease expires, no search is needed.
         self._first_s = math.inf
 

@@ -44,10 +44,8 @@ class OutcomeClassifier:
 
     classify: Classify | None = None
     """Called first, for each exception and each value that a guarded function returns."""
-    ignore: tuple[type[BaseException], ...] = ()
-    """Exceptions without information about the dependency."""
-    expected: tuple[type[BaseException], ...] = ()
-    """Exceptions that count as success, such as "not found"."""
+    ignore: tuple[type[BaseException], ...] = ()  # exceptions without information about the dependency
+    expected: tuple[type[BaseException], ...] = ()  # exceptions that count as success, such as "not found"
 
     def __post_init__(self) -> None:
         if inspect.iscoroutinefunction(self.classify):
@@ -191,8 +189,7 @@ class TimeWindow:
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
         self._bucket_s = length_s / BUCKETS
-        self.buckets: deque[_Bucket] = deque()
-        """Sums of the window, the oldest first."""
+        self.buckets: deque[_Bucket] = deque()  # sums of the window, the oldest first
 
     def add(self, failed: bool, slow: bool, now: float) -> OutcomeCounts:
         """Count one result and return the new counts. A clock that steps back stands still."""
@@ -227,12 +224,10 @@ class FailureStats:
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
-        self.streak: int
-        """Consecutive failures."""
+        self.streak: int  # consecutive failures
         self.trip_ratio: str
         """Count and limit of the newest rule that `record` returned, such as ``5/5``; empty after `clear`."""
-        self.last_failure: str = ""
-        """Type and text of the newest failure; stays after `clear`."""
+        self.last_failure: str = ""  # type and text of the newest failure; stays after `clear`
         self._first_s = 0.0
         # Read with each result: an attribute of a pydantic model takes four times as long as one of these.
         self._failure_window_s = math.inf if settings.failure_window_s is None else settings.failure_window_s

@@ -26,14 +26,11 @@ from autoglm_throttle.types import (
 class RemoteBreakerState:
     """State of a breaker as the fleet knows it. Never ``RAMPING``: a ramp is local to a process."""
 
-    version: int
-    """Rises with every change, even after a lost key."""
+    version: int  # rises with every change, even after a lost key
     state: BreakerState
-    wait_s: float = 0.0
-    """Seconds left of the open period when this was received."""
+    wait_s: float = 0.0  # seconds left of the open period when this was received
     rounds: int = 0
-    cause: BreakerCause = BreakerCause.REMOTE
-    """Cause in the process that made the change."""
+    cause: BreakerCause = BreakerCause.REMOTE  # cause in the process that made the change
 
 
 class BreakerEvent(StrEnum):
@@ -67,8 +64,7 @@ class TransitionRow(NamedTuple):
     states: tuple[BreakerState, ...]
     event: BreakerEvent
     to: BreakerState
-    cause: BreakerCause
-    """Reported cause, unless the event brings its own."""
+    cause: BreakerCause  # reported cause, unless the event brings its own
 
 
 OPERATOR_STATES: Final = (BreakerState.FORCED_OPEN, BreakerState.DISABLED)
@@ -140,17 +136,13 @@ class BreakerStateMachine:
         self._settings = settings
         self._pending: list[BreakerTransition] = []
         self.state: BreakerState = BreakerState.CLOSED
-        self.cause: BreakerCause | None = None
-        """Cause of the newest transition."""
+        self.cause: BreakerCause | None = None  # cause of the newest transition
         self.rejection_cause: BreakerCause = BreakerCause.OPERATOR
         """Cause of rejections while no call is admitted."""
         self.generation: int = 0
-        self.opened_s: float | None = None
-        """Time of the newest opening; None: never opened, or closed since."""
-        self.wait_s: float
-        """Length of the newest open period in seconds."""
-        self.rounds: int = 0
-        """Consecutive openings without a closing between them, less one."""
+        self.opened_s: float | None = None  # time of the newest opening; None: never opened, or closed since
+        self.wait_s: float  # length of the newest open period in seconds
+        self.rounds: int = 0  # consecutive openings without a closing between them, less one
         self.metrics_only: bool = settings.mode is BreakerMode.METRICS_ONLY
         """Whether calls are admitted and rejections only counted."""
         self.is_commanded: bool = False

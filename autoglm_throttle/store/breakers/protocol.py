@@ -50,14 +50,11 @@ class StateWrite:
 
     name: str
     state: BreakerState
-    known_version: int
-    """Version of the state that this process knew at that time."""
-    until_s: float = math.inf
-    """Monotonic end of an open period; afterwards the write is obsolete."""
+    known_version: int  # version of the state that this process knew at that time
+    until_s: float = math.inf  # monotonic end of an open period; afterwards the write is obsolete
     rounds: int = 0
     cause: BreakerCause = BreakerCause.OPERATOR
-    is_applied: bool = True
-    """Whether the breaker had applied that version by then."""
+    is_applied: bool = True  # whether the breaker had applied that version by then
     is_restore: bool = False
     """Whether the store has lost the state; newer commands of others then take precedence."""
 
@@ -73,8 +70,7 @@ class ProbeResult:
 
     name: str
     ticket: str
-    until_s: float
-    """Monotonic end of the lease; afterwards the result is obsolete."""
+    until_s: float  # monotonic end of the lease; afterwards the result is obsolete
     version: int = 0
     outcome: Outcome = Outcome.NEUTRAL
     successes_needed: int = 0
@@ -88,12 +84,9 @@ Write: TypeAlias = StateWrite | ProbeResult
 class Reply:
     """Reply of the script to a command."""
 
-    done: bool
-    """Whether the command was executed; else nothing was written, and the state is the reason."""
-    remote: RemoteBreakerState | None
-    """The state after the command; None: nothing is stored."""
-    fence: int
-    """Fencing token of the newest probe."""
+    done: bool  # whether the command was executed; else nothing was written, and the state is the reason
+    remote: RemoteBreakerState | None  # the state after the command; None: nothing is stored
+    fence: int  # fencing token of the newest probe
 
     def lease(self) -> ProbeLease | None:
         """Return the requested lease; None: it was not granted."""
@@ -122,17 +115,11 @@ def escape_name(name: str) -> str:
 
 
 class BreakerProtocol:
-    """Builds the arguments of all commands of one process.
-
-    Args:
-        settings: prefix of all keys, and name of the service.
-        process_id: marks the messages of this process, which it ignores itself.
-    """
+    """Builds the arguments of all commands of one process, which ignores messages with its ``process_id``."""
 
     def __init__(self, settings: StoreSettings, process_id: str) -> None:
         self._prefix = f"{settings.redis_prefix}:{settings.service}"
-        self.channel: str = f"{self._prefix}:brk:ev"
-        """Channel of published changes."""
+        self.channel: str = f"{self._prefix}:brk:ev"  # channel of published changes
         self.process_id: str = process_id
         self._tickets = itertools.count(1)
 
@@ -172,11 +159,7 @@ class BreakerProtocol:
 
 
 def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply
-    """Parse the reply to a command other than `BreakerProtocol.read`.
-
-    Raises:
-        InvalidReplyError: it has another format.
-    """
+    """Parse the reply to a command other than `read`, or raise `InvalidReplyError`."""
     if not isinstance(value, list) or len(value) != _REPLY_VALUES:
         raise InvalidReplyError(value)
     try:
@@ -186,11 +169,7 @@ def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply
 
 
 def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerState | None]:  # noqa: ANN401 - any reply
-    """Parse the reply to `BreakerProtocol.read`: a state per name; None: nothing is stored, or it is invalid.
-
-    Raises:
-        InvalidReplyError: it has another format.
-    """
+    """Parse the reply to `read`, or raise `InvalidReplyError`; None: nothing is stored, or it is invalid."""
     if not isinstance(value, list) or len(value) != _STATE_VALUES * len(names):
         raise InvalidReplyError(value)
     parsed: dict[str, RemoteBreakerState | None] = {}

@@ -30,10 +30,7 @@ PROBE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
 """Seconds to each probe of a lost store. They grow, since only updates wait for it."""
 
 MAX_WRITES: Final = 64
-"""Maximum pending writes per breaker: more than the usual number of concurrent probes.
-
-The oldest is dropped beyond that: a lease expires by itself.
-"""
+"""Maximum pending writes per breaker; the oldest is dropped beyond that, since a lease expires by itself."""
 
 READ_BATCH: Final = 128
 """States per read: half a millisecond of server time."""
@@ -43,13 +40,7 @@ Listener = Callable[[RemoteBreakerState], None]
 
 
 class PendingQuery:
-    """One caller's query: answered once, or abandoned.
-
-    Args:
-        name: of the breaker.
-        request: for a probe lease; None: the first state is queried.
-        wake: wakes the caller.
-    """
+    """One caller's query for a probe lease, or without ``request`` for the first state of a breaker."""
 
     __slots__ = ("answer", "is_abandoned", "is_answered", "name", "request", "wake")
 
@@ -59,8 +50,7 @@ class PendingQuery:
         self.wake: Callable[[], None] = wake
         self.answer: Answer = None
         self.is_answered: bool = False
-        self.is_abandoned: bool = False
-        """Whether the caller no longer waits."""
+        self.is_abandoned: bool = False  # whether the caller no longer waits
 
     def resolve(self, answer: Answer) -> bool:
         """Store the answer; return False if the query is settled. The waiter is woken without the lock."""
@@ -73,21 +63,16 @@ class PendingQuery:
 class Subscription:
     """The newest state of a breaker known to this process, and its listener.
 
-    Args:
-        listener: receives the updates. A bound method is held weakly, so a registry that drops a breaker need
-            not unsubscribe.
+    A bound method is held weakly, so a registry that drops a breaker need not unsubscribe.
     """
 
     def __init__(self, listener: Listener) -> None:
-        self._listener_ref = _weak_listener(listener)
-        self.version: int = 0
-        """Version of the newest state, including states written by this process."""
+        self._listener_ref = weakref.WeakMethod(listener) if ismethod(listener) else lambda: listener
+        self.version: int = 0  # version of the newest state, including states written by this process
         self.own_version: int = 0
         """Version of the newest state written by this process: its next write is based on it."""
-        self.is_read: bool = False
-        """Whether the store has replied once, even if it knows nothing."""
-        self.is_delivering: bool = False
-        """Whether the listener has not yet returned from the newest update."""
+        self.is_read: bool = False  # whether the store has replied once, even if it knows nothing
+        self.is_delivering: bool = False  # whether the listener has not yet returned from the newest update
         self._remote: RemoteBreakerState | None = None
         self._received_s = 0.0
 
@@ -125,20 +110,16 @@ class Subscription:
 class FleetState:
     """Queries, pending writes, subscriptions, own probes, and the availability of the store.
 
-    Args:
-        on_write: called, without the lock, after a write was added.
-        clock: monotonic seconds.
+    ``on_write`` is called without the lock after a write was added.
     """
 
     def __init__(self, on_write: Callable[[], object], clock: Clock) -> None:
         self.clock: Clock = clock
         self.lock: SerialLock = SerialLock()
-        self.callback_errors: int = 0
-        """Exceptions of listeners."""
+        self.callback_errors: int = 0  # exceptions of listeners
         self.health: StoreHealth = StoreHealth(FAILURES, PROBE_PAUSES_S)
         self.subscriptions: dict[str, Subscription] = {}
-        self.unread: dict[str, None] = {}
-        """Breakers with a state to read."""
+        self.unread: dict[str, None] = {}  # breakers with a state to read
         self.tickets: dict[int, tuple[str, float]] = {}
         """Probes of this process: fence -> ticket, and the end of its lease."""
         self._writes: defaultdict[str, dict[str, Write]] = defaultdict(dict)
@@ -406,12 +387,3 @@ class FleetState:
 
 def _is_release(write: Write) -> bool:
     return isinstance(write, ProbeResult) and write.outcome is Outcome.NEUTRAL
-
-
-def _weak_listener(listener: Listener) -> Callable[[], Listener | None]:
-    if ismethod(listener):
-        try:
-            return weakref.WeakMethod(listener)
-        except TypeError:  # its object does not support weak references
-            pass
-    return lambda: listener

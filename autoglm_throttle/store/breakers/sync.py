@@ -87,13 +87,7 @@ class _Job(NamedTuple):
 class Subscriber:
     """Subscription of one channel, supervised by pings and made again after a failure.
 
-    Messages published without a subscriber are lost, so all states are read after each subscription.
-
-    Args:
-        connect: creates a synchronous client; called on the thread.
-        channel: to subscribe.
-        on_message: receives published data; must not raise.
-        on_subscribed: called after each subscription; must not raise.
+    Messages published without a subscriber are lost, so ``on_subscribed`` schedules a read of all states.
     """
 
     def __init__(
@@ -103,14 +97,11 @@ class Subscriber:
         on_message: Callable[[Any], None],
         on_subscribed: Callable[[], None],
     ) -> None:
-        self.failures: int = 0
-        """Connections that failed or were lost."""
-        self.last_error: str | None = None
-        """Text of the newest failure; kept after a recovery."""
+        self.failures: int = 0  # connections that failed or were lost
+        self.last_error: str | None = None  # text of the newest failure; kept after a recovery
         self.is_listening: bool = False
         """Whether the server has confirmed the subscription: changes are received at once."""
-        self.due_s: float = -math.inf
-        """Time of the next subscription, or of the next ping."""
+        self.due_s: float = -math.inf  # time of the next subscription, or of the next ping
         self.on_message: Callable[[Any], None] = on_message
         self.on_subscribed: Callable[[], None] = on_subscribed
         self._connect = connect
@@ -170,8 +161,7 @@ class RedisBreakerStore:
     """Implements `BreakerStore`.
 
     Args:
-        connect: creates a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called on
-            the thread, once for each connection.
+        connect: creates a synchronous client without retries, with timeouts of `TIMEOUT_S`; on the thread.
         new_wakeup: creates a wake-up for the current task.
         settings: prefix and service name of all keys.
         breakers: the deadline of a call that waits for the store.
@@ -191,8 +181,7 @@ class RedisBreakerStore:
     ) -> None:
         self.protocol: BreakerProtocol = BreakerProtocol(settings, secrets.token_hex(8))
         self.deadline_s: float = breakers.store_deadline_s
-        self.ignored: int = 0
-        """Messages of an unknown format."""
+        self.ignored: int = 0  # messages of an unknown format
         self.state: FleetState = FleetState(self._on_write, clock)
         self.script: SyncScript = SyncScript(connect, load_script())
         """The connection of the calls; used on the thread only. It counts round trips and failures."""
@@ -223,19 +212,12 @@ class RedisBreakerStore:
         return self._worker.is_alive
 
     def start(self) -> None:
-        """Start the thread unless it runs; returns at once. Also used after `stop`.
-
-        If the system has no thread left, the store is unavailable.
-        """
+        """Start the thread unless it runs; without a thread of the system the store is unavailable."""
         self._is_closed = False
         self._worker.start()
 
     def stop(self, join_s: float = JOIN_S) -> None:
-        """Send the pending writes and stop the thread; the next query starts it again.
-
-        Args:
-            join_s: maximum wait in seconds; a thread in a call that hangs is left behind.
-        """
+        """Send the pending writes and stop the thread, in ``join_s`` at most; the next query starts it."""
         self._is_closed = True
         self.state.close()
         self._worker.stop(0.0)
@@ -253,10 +235,7 @@ class RedisBreakerStore:
                 self._wake_sockets[1].send(b"\0")
 
     def subscribe(self, name: str, on_change: Listener) -> None:
-        """Register ``on_change``; it is called, on the thread, with each newer state of a breaker.
-
-        It starts no thread: the first query or write of the breaker does.
-        """
+        """Register ``on_change`` for each newer state; the first query or write starts the thread."""
         self.state.subscribe(name, on_change)
         self.wake()
 
@@ -283,10 +262,7 @@ class RedisBreakerStore:
         return self._finish_wait(query)
 
     async def acquire_async(self, name: str, request: ProbeRequest | None) -> Answer:
-        """Request a lease as `acquire` does, without blocking the event loop.
-
-        A cancelled call returns a lease that arrives late.
-        """
+        """Request a lease without blocking the event loop; a cancelled call returns one that arrives late."""
         wakeup = self._new_wakeup()
         query = self._begin(name, request, wakeup.set)
         if not query.is_answered:

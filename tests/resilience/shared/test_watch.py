@@ -116,15 +116,3 @@ def test_breaker_is_not_kept_alive() -> None:
     del diary
     gc.collect()
     assert watch.listener is None
-
-
-def test_method_without_weak_reference_is_held() -> None:
-    class Slotted:
-        __slots__ = ()
-
-        def changed(self, remote: RemoteBreakerState) -> None:
-            """Take it."""
-
-    watch = Subscription(Slotted().changed)
-    gc.collect()
-    assert watch.listener is not None
