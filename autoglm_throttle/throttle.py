@@ -37,9 +37,9 @@ from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.control_loop import ControlLoop
+    from autoglm_throttle.resilience.classify import Classify
     from autoglm_throttle.resilience.fallback import Fallback
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.outcomes import Classify
     from autoglm_throttle.resilience.registry import GuardRegistry
 
 Exceptions = type[BaseException] | Collection[type[BaseException]]

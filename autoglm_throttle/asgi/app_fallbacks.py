@@ -9,12 +9,12 @@ from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.scope import Message, Scope, Send, attribution_of
 from autoglm_throttle.events import RateLimitedLogger
+from autoglm_throttle.resilience.classify import FAILING_STATUSES
 from autoglm_throttle.resilience.drive import drive_async
 from autoglm_throttle.resilience.fallback import ERROR, LOAD, UNSET, DegradationAction
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http.cache import CacheRequest, mark_degraded
-from autoglm_throttle.resilience.outcomes import FAILING_STATUSES
 from autoglm_throttle.types import Clock, FallbackContext, FallbackKind, GuardRejected, Outcome, Rejected
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.asgi.scope import FailureAttribution, Message, Receive, Send
-from autoglm_throttle.resilience.outcomes import apply_slow_limit, status_outcome
+from autoglm_throttle.resilience.classify import apply_slow_limit, status_outcome
 from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, Rejected
 
 if TYPE_CHECKING:

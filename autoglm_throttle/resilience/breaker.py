@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from autoglm_throttle.resilience.classify import FAILURE_TEXT_MAX_CHARS
 from autoglm_throttle.resilience.half_open import HalfOpenProbes, ProbeLease, RampUp
-from autoglm_throttle.resilience.outcomes import FAILURE_TEXT_MAX_CHARS, FailureStats
+from autoglm_throttle.resilience.outcomes import FailureStats
 from autoglm_throttle.resilience.transitions import (
     OPERATOR_STATES,
     BreakerEvent,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
-from autoglm_throttle.resilience.outcomes import apply_slow_limit
+from autoglm_throttle.resilience.classify import apply_slow_limit
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
 from autoglm_throttle.settings.groups.breaker import BreakerSettings

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from autoglm_throttle import events
 from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.resilience.classify import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.degradation import DegradationController
 from autoglm_throttle.resilience.degraded_record import record_degraded
 from autoglm_throttle.resilience.fallback import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.guard_table import GuardTable
-from autoglm_throttle.resilience.outcomes import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings

@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol
 from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker, FastPath
+from autoglm_throttle.resilience.classify import OutcomeClassifier, apply_slow_limit, failure_text
 from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
 from autoglm_throttle.resilience.fallback import Feature
 from autoglm_throttle.resilience.half_open import ProbeLease
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier, apply_slow_limit, failure_text
 from autoglm_throttle.resilience.thread_safe_breaker import (
     END_MARGIN_S,
     BreakerStore,

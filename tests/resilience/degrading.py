@@ -10,10 +10,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.events import RateLimitedLogger
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.degradation import DegradationController
 from autoglm_throttle.resilience.fallback import Fallback, FallbackChain, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, FallbackContext, FallbackKind

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from autoglm_throttle.resilience.calls import attempt, attempt_async
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock

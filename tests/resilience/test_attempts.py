@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from autoglm_throttle.events import RateLimitedLogger
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.testing import ManualClock

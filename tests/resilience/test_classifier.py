@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.outcomes import (
+from autoglm_throttle.resilience.classify import (
     FAILURE_TEXT_MAX_CHARS,
     OutcomeClassifier,
     apply_slow_limit,

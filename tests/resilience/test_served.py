@@ -10,8 +10,8 @@ import weakref
 import anyio
 import pytest
 
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.fallback import UNSET, Fallback
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.stale import ResultCache
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.events import RateLimitedLogger
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.fallback import UNSET, Fallback
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.stale import ResultCache
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, GuardRejected, Outcome

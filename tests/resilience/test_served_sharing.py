@@ -14,9 +14,9 @@ from anyio.lowlevel import checkpoint
 
 from autoglm_throttle.resilience import feature_executor
 from autoglm_throttle.resilience.calls import CallResult, GuardedAttempt
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.drive import Call, Steps, drive_async
 from autoglm_throttle.resilience.fallback import Fallback
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.outcomes import (
-    BUCKETS,
-    CountWindow,
-    OutcomeCounts,
-    TimeWindow,
-)
+from autoglm_throttle.resilience.outcomes import BUCKETS, CountWindow, OutcomeCounts, TimeWindow
 
 results = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40)
 eighths = st.integers(0, 80).map(lambda eighth: eighth / 8)

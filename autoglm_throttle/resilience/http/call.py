@@ -9,6 +9,7 @@ from typing import Any, Final
 import httpx
 
 from autoglm_throttle.resilience.calls import CallResult, GuardedAttempt
+from autoglm_throttle.resilience.classify import status_outcome
 from autoglm_throttle.resilience.drive import Call, Steps
 from autoglm_throttle.resilience.fallback import UNSET
 from autoglm_throttle.resilience.http.body import (
@@ -29,7 +30,6 @@ from autoglm_throttle.resilience.http.cache import (
     cached_response,
 )
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
-from autoglm_throttle.resilience.outcomes import status_outcome
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome, TooManyRequestsMode
 

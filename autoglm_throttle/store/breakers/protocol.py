@@ -95,15 +95,6 @@ class Reply:
         return ProbeLease(self.fence, self.remote.version, self.remote.rounds)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A change published by a process."""
-
-    name: str
-    remote: RemoteBreakerState
-    process_id: str
-
-
 def load_script() -> str:
     """Return the script's text."""
     return resources.files(__package__).joinpath("breaker.lua").read_text("utf-8")
@@ -181,15 +172,15 @@ def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerSta
     return parsed
 
 
-def parse_message(data: Any) -> Message | None:  # noqa: ANN401 - any client may publish
-    """Parse published data; None: it is not a message of this protocol."""
+def parse_message(data: Any) -> tuple[str, RemoteBreakerState, str] | None:  # noqa: ANN401 - any client may publish
+    """Parse a published change: name, state, process that made it; None: it is not of this protocol."""
     try:
         parts = _text(data).split(" ")
         if len(parts) != _MESSAGE_PARTS:
             return None
         name, *state, process_id = parts
         remote = _remote(*state)
-        return None if remote is None else Message(unquote(name, errors="surrogatepass"), remote, process_id)
+        return None if remote is None else (unquote(name, errors="surrogatepass"), remote, process_id)
     except (TypeError, ValueError):
         return None
 

@@ -307,8 +307,10 @@ class RedisBreakerStore:
         parsed = parse_message(data)
         if parsed is None:
             self.ignored += 1
-        elif parsed.process_id != self.protocol.process_id:  # own changes are known from the reply
-            self.state.publish(parsed.name, parsed.remote)
+            return
+        name, remote, process_id = parsed
+        if process_id != self.protocol.process_id:  # own changes are known from the reply
+            self.state.publish(name, remote)
 
     # The thread
 

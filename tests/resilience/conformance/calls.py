@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (

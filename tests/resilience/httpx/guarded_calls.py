@@ -8,12 +8,12 @@ from typing import Any
 import anyio
 import httpx
 
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.degradation import DegradationController
 from autoglm_throttle.resilience.fallback import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.testing import ManualClock

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.httpx import TransportRejected
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,

@@ -8,8 +8,8 @@ import anyio
 import httpx
 import pytest
 
+from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
-from autoglm_throttle.resilience.outcomes import OutcomeClassifier
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.policies import GUARD_NAME
 from autoglm_throttle.types import (

@@ -16,7 +16,6 @@ from autoglm_throttle.store.breakers.protocol import (
     MAX_PERIOD_S,
     BreakerProtocol,
     InvalidReplyError,
-    Message,
     ProbeResult,
     StateWrite,
     escape_name,
@@ -57,7 +56,7 @@ def test_message_equals_the_write(
     if state is BreakerState.RAMPING:
         assert reports is None, "ramping is local to a process"
     else:
-        assert reports == Message(name, RemoteBreakerState(version, state, left / 1e6, 3, cause), "somebody")
+        assert reports == (name, RemoteBreakerState(version, state, left / 1e6, 3, cause), "somebody")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +72,10 @@ def test_foreign_messages_are_invalid(data: Any) -> None:
 
 
 def test_a_cause_of_a_later_version_does_not_hide_the_state() -> None:
-    assert parse_message("a 1 open 0 0 moonlight me") == Message(
-        "a", RemoteBreakerState(1, BreakerState.OPEN, cause=BreakerCause.REMOTE), "me"
+    assert parse_message("a 1 open 0 0 moonlight me") == (
+        "a",
+        RemoteBreakerState(1, BreakerState.OPEN, cause=BreakerCause.REMOTE),
+        "me",
     )
 
 
