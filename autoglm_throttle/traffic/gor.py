@@ -89,11 +89,7 @@ class _PendingRequests:
         self._count = 0
 
     def add_block(self, block: _Block) -> None:
-        """Add a request, or the status and duration of its response; of two with one serial, to the later.
-
-        Raises:
-            TrafficError: the block is malformed or too long.
-        """
+        """Add a request, or the status and duration of its response; of two with one serial, to the later."""
         if block.size > MAX_LINE_BYTES:
             raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
         header = _HEADER.fullmatch(block.parts[0]) if block.parts else None

@@ -83,11 +83,6 @@ class Prober:
     """Samples each target on a thread of its own, so that a hung one delays no other.
 
     A failing probe never ends a run: its samples are missing, and `faults` say why. Use it with ``with``.
-
-    Args:
-        probes: the targets.
-        every_s: seconds between two samples.
-        clock: monotonic seconds.
     """
 
     def __init__(
@@ -277,11 +272,7 @@ class MetricsProbe:
         return values
 
     def check(self) -> None:
-        """Read the page once before a run.
-
-        Raises:
-            TrafficError: it cannot be read, so the run would have no samples either.
-        """
+        """Read the page once before a run; raise TrafficError if it cannot be read."""
         try:
             self.sample(0.0)
         except ProviderUnavailable as error:

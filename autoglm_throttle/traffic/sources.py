@@ -122,11 +122,7 @@ def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:
 
 
 def read_begin(path: Path) -> bytes:
-    """Return the first bytes of a file, decompressed.
-
-    Raises:
-        TrafficError: the file cannot be read.
-    """
+    """Return the first bytes of a file, decompressed; raise TrafficError if it cannot be read."""
     try:
         with closing(open_packed(path)) as stored:
             return stored.read(BEGIN_BYTES)

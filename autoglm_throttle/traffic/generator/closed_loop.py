@@ -104,13 +104,7 @@ def zipf_edges(clients: int, skew: float) -> Sequence[float]:
 class ClosedLoopSender(Sender):
     """One run of a closed loop; use it once. The plan of its result holds the requests that were sent.
 
-    The intended start of a request is the end of its user's think time.
-
-    Args:
-        schedule: active times and requests of the users.
-        target: destination of the requests.
-        options: client options; there is one connection for each user.
-        observer: called with each result as it occurs.
+    The intended start of a request is the end of its user's think time. Each user has a connection.
 
     Raises:
         TrafficError: httptools is missing, or too few files may be opened.

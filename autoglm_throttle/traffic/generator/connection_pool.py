@@ -64,16 +64,7 @@ class ClientOptions:
 
 
 class ConnectionPool:
-    """Opens and lends connections, all to the first address of a target that accepts one.
-
-    Args:
-        target: destination of the connections.
-        options: number of connections before the start, and of further ones while all others are busy.
-        make: creates a connection object, which notifies its listener when it is open.
-
-    Raises:
-        TrafficError: the process may not open that many files.
-    """
+    """Opens and lends connections, all to the first address of a target that accepts one."""
 
     def __init__(self, target: TargetUrl, options: ClientOptions, make: Callable[[], Connection]) -> None:
         self._target = target
@@ -95,11 +86,7 @@ class ConnectionPool:
         """No connection is open, and no attempt has succeeded for longer than `GRACE_S`."""
 
     async def fill(self) -> None:
-        """Open the initial connections.
-
-        Raises:
-            TrafficError: one of them cannot be opened.
-        """
+        """Open the initial connections; raise TrafficError if one of them cannot be opened."""
         try:
             for name in (self._target.host, self._target.tls.server_name or ""):
                 name.encode("idna")  # as all below does, which keeps an open socket when that fails
@@ -172,11 +159,7 @@ class ConnectionPool:
         return await self.connect()
 
     async def connect(self) -> None:
-        """Open a connection to the address in use.
-
-        Raises:
-            OSError: the address does not accept it.
-        """
+        """Open a connection to the address in use; raise OSError if it is not accepted."""
         name = None if self._tls is None else self._target.tls.server_name or self._target.host
         await asyncio.get_running_loop().create_connection(
             self._make, self.address, self._target.port, ssl=self._tls, server_hostname=name

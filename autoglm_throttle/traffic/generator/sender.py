@@ -355,12 +355,6 @@ class Sender(ABC):
 class OpenLoopSender(Sender):
     """One run of one load, whose intended starts never depend on a response; use it once.
 
-    Args:
-        load: requests and plan.
-        target: destination of the requests.
-        options: client options.
-        observer: called with each result as it occurs.
-
     Raises:
         TrafficError: httptools is missing, or too few files may be opened.
     """

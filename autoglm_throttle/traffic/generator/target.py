@@ -125,11 +125,7 @@ class TargetUrl:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Build the TLS context for https; None for http.
-
-        Raises:
-            TrafficError: the file of the certificate authorities cannot be read.
-        """
+        """Build the TLS context for https; None for http. A bad ``ca_file`` raises TrafficError."""
         if self.scheme == "http":
             return None
         try:

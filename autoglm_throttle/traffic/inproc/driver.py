@@ -133,11 +133,7 @@ class _Application:
         self._has_raised = False
 
     async def start(self) -> None:
-        """Start the application.
-
-        Raises:
-            TrafficError: it reports that it cannot start.
-        """
+        """Start the application; raise TrafficError if it reports that it cannot start."""
         self._task = asyncio.get_running_loop().create_task(self._run_lifespan(), name="lifespan")
         self._to_app.put_nowait({"type": "lifespan.startup"})
         message = await self._from_app.get()
@@ -147,11 +143,7 @@ class _Application:
             raise TrafficError(f"the application did not start: {message.get('message', '')}")
 
     async def stop(self) -> None:
-        """Shut the application down.
-
-        Raises:
-            TrafficError: it reports that it cannot shut down.
-        """
+        """Shut the application down; raise TrafficError if it reports that it cannot."""
         if self._task is None:
             return
         self._to_app.put_nowait({"type": "lifespan.shutdown"})

@@ -29,12 +29,6 @@ class Scopes:
 
     Each client has its own address in 10.0.0.0/8, so that limits by address distinguish the users. Behind
     a real server all of them would come from the one machine of the generator.
-
-    Args:
-        load: the requests.
-        priority_header: field with the priority; empty: none.
-        identity_header: field with the client's identity text; empty: none.
-        state: lifespan state of the application.
     """
 
     def __init__(
@@ -107,11 +101,7 @@ class AsgiResponse:
     """Start of the body, for parsing the reason of a rejection; None before its first byte."""
 
     def start(self, message: Message, *, bodiless: bool) -> None:
-        """Read the status and the fields.
-
-        Raises:
-            RuntimeError: the status is not valid.
-        """
+        """Read the status and the fields; raise RuntimeError for an invalid status."""
         status = message["status"]
         if not isinstance(status, int) or not 200 <= status <= 999:
             raise RuntimeError(f"{status!r} is no status of an answer: 200 to 999")
@@ -138,13 +128,7 @@ class AsgiExchange:
     """The ``receive`` and ``send`` callables of one request.
 
     As behind a server, ``receive`` reports a disconnect, and sending to a disconnected client is no error.
-
-    Args:
-        index: index of the request.
-        body: body of the request.
-        head: whether it is a HEAD request: its response has a length and no body.
-        on_body: called at the first byte of the response body.
-        on_end: called when the client has its response, or disconnected without one.
+    ``on_body`` is called at the first byte of the response body, ``on_end`` when the client has its response.
     """
 
     __slots__ = (

@@ -156,19 +156,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._limit_text = f"{activity} is not over after {at_most_s:g} s"
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call ``callback`` periodically, the first time after one interval.
+        """Call ``callback`` every ``interval_s`` seconds, without drift; return a function that ends it.
 
-        The times do not drift. A loop with such a timer never runs out of work.
-
-        Args:
-            interval_s: seconds between two calls, above 0.
-            callback: function to call.
-
-        Returns:
-            A function that ends it.
-
-        Raises:
-            ValueError: ``interval_s`` is not above 0.
+        A loop with such a timer never runs out of work. Raise ValueError if ``interval_s`` is not above 0.
         """
         if not interval_s > 0.0:
             raise ValueError(f"interval_s must be above 0, not {interval_s!r}")

@@ -170,11 +170,7 @@ def format_line(
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Parse the JSON object of a line.
-
-    Raises:
-        TrafficError: it is none, or deeper or longer than any line of a recording.
-    """
+    """Parse the JSON object of a line; raise TrafficError if it is none, or too deep or too long."""
     if len(text) > MAX_LINE_BYTES:
         raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
     try:

@@ -21,9 +21,8 @@ from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.settings.groups.observe import RecordBody, RecorderSettings
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import RecordingHeader
-from autoglm_throttle.traffic.record.recording_file import RecordingFile
 from autoglm_throttle.traffic.record.redaction import Redaction
-from autoglm_throttle.traffic.record.writer import CLOSE_S, Writer
+from autoglm_throttle.traffic.record.writer import CLOSE_S, RecordingFile, Writer
 from autoglm_throttle.types import Clock
 from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 from autoglm_throttle.version import __version__

@@ -183,11 +183,7 @@ def open_recording(path: Path | str) -> RecordingReader:
 
 
 def open_packed(path: Path) -> IO[bytes]:
-    """Open a file for reading; decompress it if its name ends in ``.gz``.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Open a file for reading; decompress it if its name ends in ``.gz``."""
     return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 

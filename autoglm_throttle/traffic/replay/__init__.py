@@ -1,9 +1,18 @@
 """Replays recorded traffic, and compares its results with the recorded ones."""
 
 from autoglm_throttle.traffic.replay.comparison import compare_results, comparison_lines, is_above
-from autoglm_throttle.traffic.replay.prepare import Fill, Replay, ReplayIndex, prepare
+from autoglm_throttle.traffic.replay.prepare import (
+    Fill,
+    Replay,
+    ReplayIndex,
+    ReplayOptions,
+    is_trace,
+    of_trace,
+    open_replay,
+    prepare,
+    times_of,
+)
 from autoglm_throttle.traffic.replay.selection import Selection
-from autoglm_throttle.traffic.replay.source import ReplayOptions, is_trace, of_trace, open_replay, times_of
 
 __all__ = [
     "Fill",

@@ -82,12 +82,7 @@ def compare_results(replay: Replay, result: Result) -> dict[str, Any] | None:
 
 
 def is_above(comparison: Mapping[str, Any], limit: float) -> bool:
-    """Return whether a comparison differs by more than allowed.
-
-    Args:
-        comparison: result of `compare_results`.
-        limit: share of the requests, 0..1.
-    """
+    """Return whether a comparison differs in more than ``limit``, a share of the requests from 0 to 1."""
     return bool(comparison["differ"]["ratio"] > limit)
 
 

@@ -15,7 +15,7 @@ from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings, open_recording
 from autoglm_throttle.traffic.record import recorder as recorders
 from autoglm_throttle.traffic.record import writer as writers
-from autoglm_throttle.traffic.record.recording_file import RecordingFile
+from autoglm_throttle.traffic.record.writer import RecordingFile
 from tests.traffic.record.recorded import ask, hello, scope
 
 PATIENCE_S = 60.0

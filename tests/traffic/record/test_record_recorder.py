@@ -20,9 +20,8 @@ from autoglm_throttle.settings.groups.callers import CallerSettings
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Recorder, RecorderMiddleware, RecorderSettings, open_recording
-from autoglm_throttle.traffic.record import recording_file as stores
 from autoglm_throttle.traffic.record import writer as writers
-from autoglm_throttle.traffic.record.recording_file import RecordingFile
+from autoglm_throttle.traffic.record.writer import RecordingFile
 from tests.admission.forked import forked
 from tests.traffic.record.recorded import ask, hello, kept, scope, wait_until_done
 
@@ -123,7 +122,7 @@ def test_no_link_is_followed(dangling: bool, tmp_path: Path, recorders: list[Rec
 def test_there_is_an_end_to_siblings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stores, "MAX_SAME_NAME", 2)
+    monkeypatch.setattr(writers, "MAX_SAME_NAME", 2)
     for name in ("a.jsonl", "a-2.jsonl"):
         (tmp_path / name).touch()
     recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
