@@ -15,7 +15,7 @@ from typing import Any, Final
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
-from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.settings.groups.store import RedisAddress, Topology, parse_redis_url
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import protocol as breakers

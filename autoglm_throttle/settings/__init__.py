@@ -3,9 +3,13 @@
 from autoglm_throttle.settings.groups import settings_table
 from autoglm_throttle.settings.groups.base import PREFIX, Setting
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.settings.groups.callers import HeaderStyle, HeaderTrust
+from autoglm_throttle.settings.groups.callers import (
+    HeaderStyle,
+    HeaderTrust,
+    parse_user_limits,
+    user_limits_text,
+)
 from autoglm_throttle.settings.groups.observe import MetricsExport, UnknownNames
-from autoglm_throttle.settings.groups.users import parse_user_limits, user_limits_text
 from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy

@@ -19,7 +19,7 @@ from autoglm_throttle.settings.field_types import (
 )
 from autoglm_throttle.settings.groups.base import DEFAULTS, Override, keys_of, validate
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.settings.groups.users import USER_LIMITS
+from autoglm_throttle.settings.groups.callers import USER_LIMITS
 from autoglm_throttle.settings.problems import MASK, Problem, quoted_key, repr_for_user, unknown_key
 from autoglm_throttle.settings.route_policy import LABEL, RoutePolicy
 from autoglm_throttle.settings.sources import as_table, head_of

@@ -20,9 +20,8 @@ from autoglm_throttle.settings.field_types import (
     word,
 )
 from autoglm_throttle.settings.groups.base import Override, validate
-from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS
+from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS, USER_LIMITS
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
-from autoglm_throttle.settings.groups.users import USER_LIMITS
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.types import Priority, SlotUse, UserLimit
 

@@ -12,7 +12,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.settings.redis_address import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.settings.groups.store import RedisAddress, Topology, parse_redis_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence

@@ -21,8 +21,8 @@ from autoglm_throttle.settings import (
     settings_table,
 )
 from autoglm_throttle.settings.advice import PREREQUISITES, collect_advice, startup_advice
+from autoglm_throttle.settings.groups.store import parse_redis_url
 from autoglm_throttle.settings.problems import MASK, masked_url
-from autoglm_throttle.settings.redis_address import parse_redis_url
 from autoglm_throttle.types import STALL_S
 from autoglm_throttle.types.identity import SHARED_KEY
 

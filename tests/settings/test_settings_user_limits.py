@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings import parse_user_limits, user_limits_text
-from autoglm_throttle.settings.groups.users import WINDOW_AT_MOST_S
+from autoglm_throttle.settings.groups.callers import WINDOW_AT_MOST_S
 from autoglm_throttle.types import UNITS_AT_MOST, UserLimit
 
 

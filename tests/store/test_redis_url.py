@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings.redis_address import (
+from autoglm_throttle.settings.groups.store import (
     RedisAddress,
     RedisLogin,
     Topology,

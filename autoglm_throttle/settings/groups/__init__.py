@@ -12,12 +12,11 @@ from autoglm_throttle.settings.groups.breaker import (
     DegradationSettings,
     SharedBreakerSettings,
 )
-from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings
+from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings, UserSettings
 from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings
 from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings, RecorderSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
-from autoglm_throttle.settings.groups.users import UserSettings
 
 
 class Groups(BaseModel):
