@@ -92,7 +92,7 @@ class _TransportBase:
                 call.use_cache(executor.responses, self._key)
             served = yield from executor.serve(call)
         else:
-            served = yield from call.run_admitted()
+            served = yield from call.run(sheds=True)
         if isinstance(served, FallbackAnswer):
             return fallback_response(served, request)
         if served.rejection is not None:

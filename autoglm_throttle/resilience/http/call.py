@@ -60,12 +60,12 @@ class HttpCall:
         "args",
         "cache_request",
         "circuit",
-        "kwargs",
         "replaces_values",
         "request",
     )
 
     check = staticmethod(check_response)
+    kwargs: Final[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -77,11 +77,10 @@ class HttpCall:
         self.circuit: GuardState = circuit
         self.request: httpx.Request = request
         self.args: tuple[Any, ...] = (request,)
-        self.kwargs: Mapping[str, Any] = {}
         self.replaces_values: bool = False
         self.cache_request: CacheRequest | None = None
         self._responses: ResponseCache | None = None
-        self._send = Call(send, send, (self,))
+        self._send = send
         self._body = body
         self._begun_s = 0.0
         self._observer: BodyObserver | None = None
@@ -121,13 +120,30 @@ class HttpCall:
         """Return the exception of a rejection."""
         return TransportRejected(rejection, self.request)
 
-    def run_admitted(self) -> Steps[GuardedAttempt]:
-        """Make the call of a guard without fallbacks, unless its feature is shed."""
-        return self._run(Call(self.circuit.admit, self.circuit.admit_async))
-
-    def run(self) -> Steps[GuardedAttempt]:
-        """Make the call alone; its body is cached at its end."""
-        return self._run(Call(self.circuit.allow, self.circuit.allow_async))
+    def run(self, *, sheds: bool = False) -> Steps[GuardedAttempt]:
+        """Make the call alone; its body is cached at its end. ``sheds``: unless its feature is shed."""
+        circuit = self.circuit
+        fast = circuit.fast
+        permit = fast.permit if fast.is_direct or (fast.is_synced and not sheds) else None
+        if permit is None:
+            admission = (
+                (circuit.admit, circuit.admit_async) if sheds else (circuit.allow, circuit.allow_async)
+            )
+            answer: GuardPermit | GuardRejection = yield Call(*admission)
+            if isinstance(answer, GuardRejection):
+                return GuardedAttempt(rejection=answer)
+            permit = answer
+        else:
+            fast.calls += 1
+        self._begun_s = circuit.clock()
+        try:
+            response: httpx.Response = yield Call(self._send, self._send, (self,))
+        except BaseException as error:
+            outcome = circuit.settle(permit, error, raised=True)
+            if isinstance(error, Exception):
+                return GuardedAttempt(error=error, outcome=outcome)
+            raise
+        return GuardedAttempt(response, outcome=self._record_response(permit, response))
 
     def run_shared(self) -> Steps[CallResult]:
         """Make the call for all callers that wait for it, and read a body that they can share."""
@@ -154,20 +170,6 @@ class HttpCall:
         if not isinstance(response, httpx.Response):
             return None
         return Call(httpx.Response.close, close_async, (response,))
-
-    def _run(self, admission: Call) -> Steps[GuardedAttempt]:
-        permit: GuardPermit | GuardRejection = yield admission
-        if isinstance(permit, GuardRejection):
-            return GuardedAttempt(rejection=permit)
-        self._begun_s = self.circuit.clock()
-        try:
-            response: httpx.Response = yield self._send
-        except BaseException as error:
-            outcome = self.circuit.settle(permit, error, raised=True)
-            if isinstance(error, Exception):
-                return GuardedAttempt(error=error, outcome=outcome)
-            raise
-        return GuardedAttempt(response, outcome=self._record_response(permit, response))
 
     def _record_response(self, permit: GuardPermit, response: httpx.Response) -> Outcome:
         """Classify the response by its status; a success waits for the body."""
