@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import LoadPlan
@@ -89,12 +90,9 @@ def make(result: Result, run_info: RunInfo) -> Document:
     labels, kinds = _kinds(result)
     sent_s = _sent_s(result)
     step_s = _step_s(plan, sent_s)
-    cells = tallies(plan, log, kinds, run_info.limits_s, step_s)
-    segments = [_segment(number, plan, cells, sent_s, step_s) for number in range(len(plan.names))]
-    totals, priorities = _sums(cells, sent_s, step_s)
-    groups = [
-        Tally.of(row for key, row in cells.items() if key.group == group) for group in range(len(labels))
-    ]
+    cells = _Cells(tallies(plan, log, kinds, run_info.limits_s, step_s), step_s)
+    segments = [_segment(number, plan, cells, sent_s) for number in range(len(plan.names))]
+    totals, priorities = cells.tally(sent_s), cells.priorities(sent_s)
     generator = _generator(result)
     return {
         "schema": SCHEMA,
@@ -111,15 +109,28 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "totals": totals,
         "priorities": priorities,
         "segments": segments,
-        "requests": [
-            {"label": label, "tally": tally(row, sent_s, step_s)}
-            for label, row in zip(labels, groups, strict=True)
-        ],
+        "requests": [{"label": one, "tally": cells.tally(sent_s, group=n)} for n, one in enumerate(labels)],
         "seconds": seconds(plan, log),
         "watched": [_finite(sample) for sample in result.watched],
         "generator": generator,
         "replay": run_info.replay.comparison,
     }
+
+
+class _Cells(NamedTuple):
+    """Tallies of a run by segment, priority and kind of request, and the time step of their answers."""
+
+    rows: Mapping[TallyKey, Tally]
+    step_s: float
+
+    def tally(self, length_s: float, **wanted: int) -> TallyDocument:
+        """Sum the rows with the wanted segment, priority and group; default: all."""
+        rows = (row for key, row in self.rows.items() if wanted.items() <= key._asdict().items())
+        return tally(Tally.of(rows), length_s, self.step_s)
+
+    def priorities(self, length_s: float, **wanted: int) -> dict[str, TallyDocument]:
+        """Sum the rows of each priority."""
+        return {one.label: self.tally(length_s, priority=one.value, **wanted) for one in Priority}
 
 
 def _kinds(result: Result) -> tuple[list[str], list[RequestKind]]:
@@ -155,25 +166,10 @@ def _step_s(plan: LoadPlan, sent_s: float) -> float:
     return min((length_s for length_s in lengths_s if length_s > TIME_RESOLUTION_S), default=1.0) / RATE_STEPS
 
 
-def _sums(
-    cells: Mapping[TallyKey, Tally], length_s: float, step_s: float
-) -> tuple[TallyDocument, dict[str, TallyDocument]]:
-    """Sum tallies in total and by priority."""
-    by_priority = {
-        priority.label: Tally.of(row for key, row in cells.items() if key.priority == priority)
-        for priority in Priority
-    }
-    whole = tally(Tally.of(by_priority.values()), length_s, step_s)
-    return whole, {name: tally(row, length_s, step_s) for name, row in by_priority.items()}
-
-
-def _segment(
-    number: int, plan: LoadPlan, cells: Mapping[TallyKey, Tally], sent_s: float, step_s: float
-) -> SegmentPart:
-    start_s = plan.ends_s[number - 1] if number else 0.0
-    end_s = plan.ends_s[number]
-    mine = {key: row for key, row in cells.items() if key.segment == number}
-    whole, priorities = _sums(mine, min(end_s, sent_s) - start_s, step_s)
+def _segment(number: int, plan: LoadPlan, cells: _Cells, sent_s: float) -> SegmentPart:
+    start_s, end_s = (0.0, *plan.ends_s)[number : number + 2]
+    length_s = min(end_s, sent_s) - start_s
+    whole, priorities = cells.tally(length_s, segment=number), cells.priorities(length_s, segment=number)
     name = plan.names[number]
     return {"name": name, "start_s": start_s, "end_s": end_s, "tally": whole, "priorities": priorities}
 
