@@ -1,12 +1,10 @@
 """Aggregates all devices of all sources into one view.
 
-A device that is lost, or that has vanished, leaves every mean and lowers the capacity. It is never counted
-as 0 % busy: that classic bug raises the admitted rate at the worst moment. A device with a silent source
-leaves the means, too. It stays in the capacity: its loss is not reported.
+A device that is lost leaves every mean and lowers the capacity. It is never counted as 0 % busy: that would
+raise the admitted rate at the worst moment. One with a silent source leaves the means, and not the capacity.
 
-Of several reports on one device, each field comes from the first source that knows it. A report that is too
-old is left out as long as another one is recent. A device is lost if a source says so, or the driver no
-longer lists it. One that only vanished from a scrape is lost if no other source lists it.
+Of several reports on one device, each field comes from the first recent source that knows it. A device is
+lost if a source says so, or if it vanished from a scrape and no other source lists it.
 """
 
 from __future__ import annotations
@@ -81,9 +79,8 @@ def merge(reports: Sequence[FieldReport], now: float) -> MergedDevice:
         return _merged_device(newest, changed(lost_row, {"notes": newest.row.notes}), reports, now)
     fresh = [one for one in live if now <= one.believed_until_s] or live
     lead = next((one for one in fresh if load_pct(one.row) is not None), fresh[0])
-    return _merged_device(
-        lead, _fill_gaps(reports[0].row, lead.row, [one.row for one in fresh]), reports, now
-    )
+    filled = _fill_gaps(reports[0].row, lead.row, [one.row for one in fresh])
+    return _merged_device(lead, filled, reports, now)
 
 
 def _merged_device(
@@ -116,12 +113,9 @@ def _fill_gaps(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> 
 class Aggregator:
     """Remembers every reported device, and merges each reading into a view.
 
-    If several sources report a field of a device, the first of ``order`` counts; sources not named there
-    follow by name. ``weighted`` counts a device by its memory, because a small device says little about a
-    fleet of large ones; ``max`` suits tensor parallelism, where the slowest rank limits all.
+    If several sources report a field of a device, the first of ``order`` counts, then by name. ``weighted``
+    counts a device by its memory; ``max`` suits tensor parallelism, where the slowest rank limits all.
     """
-
-    __slots__ = ("_builders", "_engines_at_s", "_order", "_settings")
 
     def __init__(self, settings: GpuSettings, order: Sequence[str] = ()) -> None:
         self._settings = settings
@@ -136,9 +130,8 @@ class Aggregator:
         """Add one reading of a source, all devices that it reports, and return the new view.
 
         A missing device of this host is ``lost`` until a row comes again, one of a scraped source for
-        ``gpu_forget_s``. One of another host, and an engine, is dropped. The capacity is the weight of usable
-        devices over that of all known ones, 1 when none is known. Without a ``source`` it is that in the rows
-        of this host. ``interval_s``: until its next reading, as promised; None: as before.
+        ``gpu_forget_s``; one of another host, and an engine, is dropped. Without a ``source`` it is that in
+        the rows of this host. ``interval_s``: until its next reading, as promised; None: as before.
         """
         rows = list(rows)
         name = source or _source_of(rows)

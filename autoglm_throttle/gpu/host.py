@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MIN_INTERVAL_S: Final = 0.5
-"""Seconds for which a reading counts. Several sources report within one interval, and the load average
-covers a minute.
-"""
+"""Seconds for which a reading counts: several sources report within one interval."""
 
 _TIMES: Final = 8
 """user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice."""
@@ -39,8 +37,6 @@ class HostSampler:
 
     The load averages are those of the system (not on Windows), the seconds of all cores those of psutil.
     """
-
-    __slots__ = ("_average", "_cores", "_cpu_times", "_due_s", "_last", "_newest")
 
     def __init__(
         self,

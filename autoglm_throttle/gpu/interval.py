@@ -20,9 +20,7 @@ STEPS: Final = (1.0, 5.0, 10.0)
 """The time between two readings at each step, as a multiple of the shortest."""
 
 STEP_DELAY_S: Final = 30.0
-"""Time for which a slower step must have been allowed before it is taken. Ten samples at 1 s would hardly
-separate a pause in the traffic from its end.
-"""
+"""Time for which a slower step must have been allowed: 10 s would hardly separate a pause from an end."""
 
 RETRIES: Final = 3
 """Failed reads that are repeated at the normal interval: a single hiccup needs no drastic step."""
@@ -33,8 +31,6 @@ NO_SOURCE_PAUSE_S: Final = 60.0
 
 class AdaptiveInterval:
     """Chooses the time between two readings by the load, from ``interval_s`` to ``max_s``."""
-
-    __slots__ = ("_max_s", "_slower_since_s", "_step", "interval_s")
 
     def __init__(self, interval_s: float, max_s: float) -> None:
         if not 0.0 < interval_s <= max_s < math.inf:
@@ -84,8 +80,6 @@ class Schedule:
     driver. `set_interval` and `wake` may be called from any thread: each is one assignment.
     """
 
-    __slots__ = ("_is_woken", "_started_s", "consecutive_failures", "interval_s", "next_read")
-
     def __init__(self, interval_s: float) -> None:
         self.interval_s: float = 0.0
         """Change it with ``set_interval``."""
@@ -120,7 +114,7 @@ class Schedule:
         self._plan_tick(now)
 
     def failed(self, now: float) -> None:
-        """Plan the read after a failed one: 3 at the interval, then after 1 ... 60 s with a reopened driver."""
+        """Plan the read after a failed one: 3 at the interval, then after 1 to 60 s with a new driver."""
         self.consecutive_failures += 1
         nth = self.consecutive_failures - RETRIES
         if nth <= 0:
@@ -146,11 +140,7 @@ class Schedule:
         self._is_woken = True
 
     def set_interval(self, interval_s: float) -> None:
-        """Change the interval: a shorter one counts from the last read, a longer one from the next.
-
-        Raises:
-            ValueError: ``interval_s`` is not a finite number above 0; nothing has changed.
-        """
+        """Change the interval: a shorter one counts from the last read, a longer one from the next."""
         if not 0.0 < interval_s < math.inf:
             raise ValueError(f"interval_s must be a finite number above 0, not {interval_s!r}")
         self.interval_s = interval_s

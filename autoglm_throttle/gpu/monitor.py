@@ -1,7 +1,7 @@
 """Runs one sampler per telemetry source and merges their samples into one `GpuView` with verdicts.
 
-Contains no algorithm. `GpuMonitor.merge` and `GpuMonitor.schedule_next` run under the throttle's lock;
-calls that may wait for a driver run on the threads of the samplers.
+`GpuMonitor.merge` and `GpuMonitor.schedule_next` run under the throttle's lock; calls that may wait for a
+driver run on the threads of the samplers.
 """
 
 from __future__ import annotations
@@ -107,9 +107,7 @@ class GpuMonitor:
         self._idle = False
         self._silent: dict[str, bool] = {}
         """Source that has nothing to read -> whether that is a misconfiguration."""
-        self.samplers: dict[str, Sampler] = {
-            provider.name: self._sampler(provider, interval_s) for provider in providers
-        }
+        self.samplers: dict[str, Sampler] = {one.name: self._sampler(one, interval_s) for one in providers}
         if len(self.samplers) < len(providers):
             raise ValueError(f"two sources have the same name: {[provider.name for provider in providers]}")
 
@@ -155,11 +153,10 @@ class GpuMonitor:
 
     def wake(self, now: float) -> None:
         """Restart crashed samplers, and wake idle ones; cheap if there is neither."""
-        if self._idle:
-            self._idle = False
-            for sampler in self.samplers.values():
-                sampler.wake()
+        was_idle, self._idle = self._idle, False
         for sampler in self.samplers.values():
+            if was_idle:
+                sampler.wake()
             sampler.restart_if_dead(now)
 
     def host(self, now: float) -> HostStats:

@@ -71,16 +71,11 @@ class GpuRecording:
 class RecordedProvider:
     """Plays samples back.
 
-    A list or generator gives one reading per ``read`` and then repeats its last one;
-    a function is called for each. A file with a column ``t_s`` is a recording, of which each reading
-    gives the rows of the latest time passed; one without is a live state, read again when it changes.
-
-    Args:
-        source: the script. A text is the path of a file: ``.jsonl`` holds JSON objects, others CSV.
-        clock: monotonic seconds; ``t_s`` counts from the first ``read``.
-        name: the source named in the samples.
-        hang: how to wait in a row with the event ``hang:SECONDS``.
-            None, for use without a thread: readings give no rows for that time instead.
+    A list or generator gives one reading per ``read`` and then repeats its last one; a function is called for
+    each. A text is the path of a file: ``.jsonl`` holds JSON objects, others CSV. One with a column ``t_s``
+    is a recording, of which each reading gives the rows of the latest time passed since the first; one
+    without is a live state, read again when it changes. ``hang`` waits in a row with the event
+    ``hang:SECONDS``; None, for use without a thread: readings give no rows for that time instead.
     """
 
     min_interval_s: float = 0.0
@@ -106,12 +101,7 @@ class RecordedProvider:
         return f"RecordedProvider({self._script.path if isinstance(self._script, _File) else 'steps'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Return the next reading.
-
-        Raises:
-            ProviderUnavailable: the script says so, has not begun, is empty, or its file cannot be read.
-            ProviderMisconfigured: the script has faults; all are listed.
-        """
+        """Return the next reading; unavailable: the script says so, has not begun, is empty or unreadable."""
         if isinstance(self._script, _File):
             return self._replay(self._script)
         tick = self._script()

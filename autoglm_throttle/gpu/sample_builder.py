@@ -18,23 +18,17 @@ if TYPE_CHECKING:
     from autoglm_throttle.types import DeviceKey, GpuSample
 
 SAME_S: Final = 0.05
-"""Two measurements are one if their times differ by less. A source computes its age from two clocks, read one
-after the other. A quarter of the shortest sampling interval.
-"""
+"""Two measurements are one if their times differ by less: a source computes its age from two clocks."""
 
 BELIEVED_INTERVALS: Final = 3.0
 BELIEVED_PERIODS: Final = 2.5
-"""A row counts for three of its source's intervals, and for two and a half of its measurement periods.
-The telemetry as a whole is stale after the same limits.
-"""
+"""A row counts for three of its source's intervals, and for two and a half of its measurement periods."""
 
 SCRAPED: Final = ("dcgm", "prometheus")
 """Sources that list running devices: a device that they no longer list may have been removed."""
 
 MOST_DEVICES: Final = 1024
-"""Maximum devices of one source; the first that vanished are evicted. An exporter that renames its devices
-at every reading would fill the memory. 128 hosts of 8 devices fit.
-"""
+"""Maximum devices of one source, 128 hosts of 8; the first that vanished are evicted."""
 
 VANISHED: Final = "vanished: the source no longer lists it"
 
@@ -128,8 +122,6 @@ class FieldReport:
 class SampleBuilder:
     """Builds the newest rows of one source; a vanished scraped device counts as lost for ``forget_s``."""
 
-    __slots__ = ("_forget_s", "_interval_s", "_stale_after_s", "reports")
-
     def __init__(self, stale_after_s: float, forget_s: float) -> None:
         self._stale_after_s = stale_after_s
         self._forget_s = forget_s
@@ -168,14 +160,8 @@ class SampleBuilder:
             row = changed(row, derived)
         intervals_s = BELIEVED_INTERVALS * (self._interval_s or 0.0)
         believed_s = max(self._stale_after_s, intervals_s, BELIEVED_PERIODS * (row.period_s or 0.0))
-        return FieldReport(
-            row,
-            identity(row) if before is None else before.identity,
-            measured_s,
-            measured_s + believed_s,
-            self._interval_s,
-            total_bytes,
-        )
+        name = identity(row) if before is None else before.identity
+        return FieldReport(row, name, measured_s, measured_s + believed_s, self._interval_s, total_bytes)
 
     def _mark_missing(self, key: DeviceKey, now: float) -> None:
         """Mark a missing device as lost; drop an engine, and one of a source that reports losses itself.

@@ -44,11 +44,8 @@ class SamplerStatus:
     failures: int = 0
     """Reads that raised, and threads that the system refused."""
     overruns: int = 0
-    """Reads that took longer than the deadline."""
     implausible: int = 0
-    """Fields emptied because their value is implausible."""
     callback_errors: int = 0
-    """Exceptions from ``on_samples`` and ``on_failure``."""
     crashes: int = 0
     """Exceptions that no read may raise, such as ``SystemExit``."""
     last_read_s: float | None = None
@@ -83,29 +80,19 @@ class Sampler:
     ) -> None:
         self.provider: GpuProvider = provider
         self.is_running: bool = False
-        """True from ``start`` to ``stop``, also after a misconfiguration ended the thread. The request path
-        starts stopped samplers, so False would make it try for ever.
-        """
+        """True from ``start`` to ``stop``, also after the thread ended for good, or it were started again."""
         self.status: SamplerStatus = SamplerStatus()
         self.schedule: Schedule = Schedule(max(interval_s, provider.min_interval_s))
-        """Change the interval with ``set_interval``."""
         self._on_samples = on_samples
         self._on_failure = on_failure
         self._clock = clock
         self._logger = RateLimitedLogger("GPU telemetry", clock)
-        self._worker = Worker(
-            f"{THREAD}-{provider.name}",
-            self._step,
-            on_stop=self._end,
-            on_crash=self._record_crash,
-            clock=clock,
-        )
+        name = f"{THREAD}-{provider.name}"
+        self._worker = Worker(name, self._step, on_stop=self._end, on_crash=self._record_crash, clock=clock)
 
     def __repr__(self) -> str:
-        status = self.status
-        return (
-            f"Sampler({self.name}, {self._state()}, failures={status.failures}, overruns={status.overruns})"
-        )
+        failures, overruns = self.status.failures, self.status.overruns
+        return f"Sampler({self.name}, {self._state()}, {failures=}, {overruns=})"
 
     @property
     def name(self) -> str:

@@ -31,17 +31,13 @@ def providers(
     wall: Clock = time.time,
     manual: bool = False,
 ) -> tuple[GpuProvider, ...]:
-    """Make the sources of samples. Never calls a driver or a server and never opens a file.
+    """Make the sources of samples; calls no driver or server and opens no file.
 
     Args:
         settings: the sources, the NVIDIA devices that count, and the label matchers of a Prometheus server.
         clock: monotonic seconds.
         wall: Unix seconds, for numbers that come with a time.
         manual: there is no sampler thread; a hang in a fake file then gives no rows instead of waiting.
-
-    Returns:
-        A provider for each source, in their order, each with a name of its own and opened at its first
-        ``read``; no provider for ``none``. That of ``auto`` raises ``NoSourceError`` if it finds nothing.
 
     Raises:
         ValueError: ``nvml`` lacks the package it needs.
@@ -97,13 +93,7 @@ class AutoProvider:
         return f"AutoProvider({self._selected or self._tried or 'not tried yet'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read the chosen source; choose one first if there is none yet.
-
-        Raises:
-            NoSourceError: no candidate has anything to read.
-            ProviderUnavailable: the source is there and cannot be read now.
-            ProviderMisconfigured: it is there and can never be read as configured.
-        """
+        """Read the chosen source; raise ``NoSourceError`` if no candidate has anything to read."""
         if self._selected is not None:
             return self._selected.read()
         tried = []

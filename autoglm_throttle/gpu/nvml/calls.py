@@ -51,8 +51,6 @@ class NvmlUninitializedError(Exception):
 class NvmlCalls:
     """Guards the calls of one device with this UUID, and remembers those that cannot work."""
 
-    __slots__ = ("_unsupported", "error", "nvml", "transient", "uuid")
-
     def __init__(self, nvml: Binding, uuid: str) -> None:
         self.nvml: Binding = nvml
         self.uuid: str = uuid

@@ -90,8 +90,6 @@ def field_specs(driver: str, *, whole: bool) -> tuple[FieldSpec, ...]:
 class FieldReader:
     """Reads the fields of one device, in one call per reading."""
 
-    __slots__ = ("_calls", "_ids")
-
     def __init__(self, calls: NvmlCalls, specs: Sequence[FieldSpec]) -> None:
         self._calls = calls
         self._ids = {spec: spec.ids for spec in specs}

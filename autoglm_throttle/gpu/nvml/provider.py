@@ -6,6 +6,7 @@ while they are opened. The binding is ``nvidia-ml-py``; its module is ``pynvml``
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -95,10 +96,7 @@ class NvmlProvider:
         return f"NvmlProvider({', '.join(device.identity.device for device in self._devices) or 'not open'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read all devices; open the driver first if this process has not yet.
-
-        Returns:
-            One row per device or MIG instance; a lost one has ``health`` ``lost``.
+        """Read all devices, a row each; open the driver first if this process has not yet.
 
         Raises:
             NotPresentError: there is no driver, no library or no device.
@@ -108,10 +106,9 @@ class NvmlProvider:
         """
         if self._library is not None and self._library[1] != os.getpid():
             self.reset_after_fork()
-        try:
+        with contextlib.suppress(NvmlUninitializedError):
             return self._rows()
-        except NvmlUninitializedError:
-            self.reset_after_fork()  # other code closed the library: open it again, once
+        self.reset_after_fork()  # other code closed the library: open it again, once
         try:
             return self._rows()
         except NvmlUninitializedError as error:

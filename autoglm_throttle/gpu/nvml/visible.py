@@ -105,8 +105,7 @@ def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> Devi
 def select_cuda(value: str, devices: Sequence[DeviceInfo], *, order: str = "") -> DeviceSelection:
     """Select as CUDA does, by ``CUDA_VISIBLE_DEVICES``: an invalid entry, such as ``-1``, ends the list.
 
-    Unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, CUDA numbers by speed, fastest first, which NVML does not
-    report; with devices of one name that is PCI order, too.
+    Unless the order is ``PCI_BUS_ID``, CUDA numbers by speed, which NVML does not report.
     """
     ordered = sorted(devices, key=lambda gpu: (gpu.bus_id, gpu.index))
     certain = order.upper() == "PCI_BUS_ID" or len({gpu.name for gpu in devices}) <= 1

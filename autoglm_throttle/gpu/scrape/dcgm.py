@@ -116,9 +116,7 @@ Each includes the reasons that follow the blank (not found, not supported, not p
 """
 
 MOST_CHARACTERS: Final = 255
-"""Maximum length of the name of a device, a host or an instance: that of a host on a network. Names are
-stored as long as the device is known, and appear in metrics and logs.
-"""
+"""Maximum length of the name of a device, a host or an instance: that of a host on a network."""
 
 _Key = tuple[str, str, str]
 """Host, device, MIG instance; the last is empty for a whole device."""

@@ -56,13 +56,10 @@ class Series(NamedTuple):
 
 
 def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
-    """Parse a whole text into a series for each line, in their order, without comments and blank lines.
-
-    OpenMetrics counts time in seconds instead of milliseconds, may append exemplars, and marks its end.
+    """Parse a whole text into a series for each line; OpenMetrics counts time in seconds, not milliseconds.
 
     Raises:
-        MalformedExpositionError: a line cannot be read, there are more than `MOST_LINES`, or the text is
-            truncated.
+        MalformedExpositionError: a line cannot be read, there are more than `MOST_LINES`, or it is truncated.
     """
     if text.count("\n") > MOST_LINES:
         raise MalformedExpositionError(f"it has more than {MOST_LINES} lines")

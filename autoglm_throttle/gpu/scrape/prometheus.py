@@ -87,9 +87,8 @@ def _vector(body: bytes) -> list[_Point]:
         kind, result = answer["data"]["resultType"], answer["data"]["result"]
         points = [_point(one) for one in result] if kind == "vector" else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise MalformedExpositionError(
-            f"it is no answer of a Prometheus server ({type(error).__name__})"
-        ) from None
+        text = f"it is no answer of a Prometheus server ({type(error).__name__})"
+        raise MalformedExpositionError(text) from None
     if points is None:
         raise MalformedExpositionError("it is no vector")
     return points

@@ -69,12 +69,7 @@ class ScrapeProvider:
         return f"ScrapeProvider({self.name})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read all devices of the address.
-
-        Raises:
-            ProviderUnavailable: no answer in time, or an unexpected one.
-            ProviderMisconfigured: the server reports that the query, and so ``GPU_SELECTOR``, is wrong.
-        """
+        """Read all devices of the address; misconfigured: the server rejects ``GPU_SELECTOR``."""
         run = _ScrapeRun(self._scrape, self.name, self._clock, self._wall)
         try:
             infos, wall_s = self._read(run)
@@ -86,9 +81,8 @@ class ScrapeProvider:
             return [row.sample for row in infos]
         infos = list(infos)
         if len(infos) > MOST_DEVICES:
-            raise ProviderUnavailable(
-                f"{self.name} reports {len(infos)} devices; at most {MOST_DEVICES} are read"
-            )
+            many = f"{self.name} reports {len(infos)} devices; at most {MOST_DEVICES} are read"
+            raise ProviderUnavailable(many)
         return self._refresh_detector.date(infos, run.ended_s, wall_s)
 
     def close(self) -> None:
@@ -144,10 +138,8 @@ def _read_dcgm(run: _ScrapeRun) -> _ScrapeResult:
 
 def _read_engine(run: _ScrapeRun) -> _ScrapeResult:
     series = run.series()
-    preset = engines.PRESETS[run.scrape.kind]
-    info = engines.parse_engine(
-        series, preset, source=run.name, now=run.ended_s, place=run.name.partition(":")[2]
-    )
+    preset, place = engines.PRESETS[run.scrape.kind], run.name.partition(":")[2]
+    info = engines.parse_engine(series, preset, source=run.name, now=run.ended_s, place=place)
     if info is None:
         raise _no_known_metric(preset.name, series)
     return [info], run.wall()
@@ -178,9 +170,8 @@ def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavail
     names = list(dict.fromkeys(one.name for one in series))
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     listed = ", ".join(ascii(name)[1:-1][:60] for name in names[:NAMES_SHOWN]) + more
-    return ProviderUnavailable(
-        f"has no metric of {producer}; {f'it has {listed}' if names else 'it has no metrics'}"
-    )
+    present = f"it has {listed}" if names else "it has no metrics"
+    return ProviderUnavailable(f"has no metric of {producer}; {present}")
 
 
 _KINDS: Final[Mapping[str, tuple[Callable[[_ScrapeRun], _ScrapeResult], float]]] = {

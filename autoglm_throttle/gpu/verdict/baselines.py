@@ -24,25 +24,19 @@ SAME_LIMIT: Final = 0.05
 """Two power limits that differ by less are one: some drivers report the limit with the sensor's noise."""
 
 MIN_SHARE: Final = 0.2
-"""Smallest share of the clock returned. A lower clock is that of an idle device or a wrong reading, and 0
-would be an outage.
-"""
+"""Smallest share of the clock returned: a lower one is a wrong reading, and 0 would be an outage."""
 
 TIME_CONSTANT_S: Final = 60.0
 """Time constant of the baseline at work, s: the same as that of the throughput baseline."""
 
 MAX_SECONDS_PER_GAP: Final = 30.0
-"""Maximum seconds that one gap may contribute. A hang that ends in errors looks like an answer, and must not
-become the baseline by itself.
-"""
+"""Maximum seconds of one gap: a hang that ends in errors must not become the baseline by itself."""
 
 _CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
 
 
 class WindowMean:
     """Returns a mean each time ten seconds of samples are full: windows that do not overlap."""
-
-    __slots__ = ("_count", "_started_s", "_sum")
 
     def __init__(self) -> None:
         self.restart()
@@ -76,8 +70,6 @@ class PowerBaseline:
     device that is never idle would otherwise take its lightest load for idleness, and 65 % of the limit for a
     hang.
     """
-
-    __slots__ = ("_busy", "_idle", "_since_s", "busy_w", "idle_w")
 
     def __init__(self) -> None:
         self._since_s: float | None = None
@@ -120,8 +112,6 @@ class ClockBaseline:
     limit, after 30 s there. Seconds with a bit of heat or hardware, or under a limit below the default or an
     earlier one, teach nothing. Until then full speed is the maximum clock, which errs towards reporting.
     """
-
-    __slots__ = ("_best_mhz", "_first_w", "_limit_w", "_window", "_windows")
 
     def __init__(self) -> None:
         self._restart()
@@ -183,8 +173,6 @@ class WorkBaseline:
     like a hang at 170 W: full utilization, little power, no output. The seconds of a long answer count as
     work only once the answer is complete; they are dropped if no request is in flight any more.
     """
-
-    __slots__ = ("_at_s", "_passed_s", "_progressed_s", "_sum", "mean")
 
     def __init__(self) -> None:
         self.mean: float | None = None

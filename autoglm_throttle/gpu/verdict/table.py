@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.types import GpuCondition
@@ -86,10 +87,8 @@ class VerdictInput:
     power_cap: float | None = None
     """1 if the device is at its power limit, else 0."""
     limit_share: float | None = None
-    """Power limit over the device's default limit."""
     throttled_ratio: float | None = None
     clock_share: float | None = None
-    """Clock over full speed."""
     progress_per_s: float | None = None
     silent_share: float = 0.0
     """Seconds without progress with requests in flight, over the significant seconds; 1: no progress."""
@@ -108,40 +107,29 @@ class VerdictInput:
     host_iowait: float | None = None
 
 
-def _under(value: float | None, bound: float) -> bool:
-    return value is not None and value < bound
-
-
-def _over(value: float | None, bound: float) -> bool:
-    return value is not None and value > bound
-
-
-def _at_least(value: float | None, bound: float) -> bool:
-    return value is not None and value >= bound
-
-
-def _at_most(value: float | None, bound: float) -> bool:
-    return value is not None and value <= bound
+def _is(value: float | None, compare: Callable[[float, float], bool], bound: float) -> bool:
+    """Compare a signal; one that is not known never matches."""
+    return value is not None and compare(value, bound)
 
 
 def _busy(it: VerdictInput) -> bool:
-    return _at_least(it.utilization_pct, BUSY_PCT)
+    return _is(it.utilization_pct, ge, BUSY_PCT)
 
 
 def _makes_progress(it: VerdictInput) -> bool:
-    return _over(it.progress_per_s, 0.0)
+    return _is(it.progress_per_s, gt, 0.0)
 
 
 def _is_working(it: VerdictInput) -> bool:
-    return _at_least(it.dram_active_ratio, DRAM_WORKING) or _at_least(it.tensor_active_ratio, TENSOR_WORKING)
+    return _is(it.dram_active_ratio, ge, DRAM_WORKING) or _is(it.tensor_active_ratio, ge, TENSOR_WORKING)
 
 
 def _is_idle(it: VerdictInput) -> bool:
-    return _under(it.utilization_pct, IDLE_PCT) and (not it.in_flight or bool(it.others_active))
+    return _is(it.utilization_pct, lt, IDLE_PCT) and (not it.in_flight or bool(it.others_active))
 
 
 def _starved(it: VerdictInput) -> bool:
-    unfilled = _under(it.utilization_pct, FILLED_PCT) and _under(it.fullest_pct, FILLED_PCT)
+    unfilled = _is(it.utilization_pct, lt, FILLED_PCT) and _is(it.fullest_pct, lt, FILLED_PCT)
     return it.backlog > 0.0 and unfilled and _makes_progress(it) and not (it.others_active and _is_idle(it))
 
 
@@ -152,10 +140,10 @@ def _stalled(it: VerdictInput, settings: VerdictSettings) -> bool:
 
 def _weak(it: VerdictInput, settings: VerdictSettings) -> bool:
     """Return whether the device shows less activity than any work would, and less than its own baseline."""
-    power = _under(it.power_share, settings.power_stalled)
-    sm = _under(it.sm_active_ratio, settings.sm_stalled)
-    return (power and not _at_least(it.power_of_baseline, POWER_OF_BASELINE)) or (
-        sm and not _at_least(it.sm_of_baseline, SM_OF_BASELINE)
+    power = _is(it.power_share, lt, settings.power_stalled)
+    sm = _is(it.sm_active_ratio, lt, settings.sm_stalled)
+    return (power and not _is(it.power_of_baseline, ge, POWER_OF_BASELINE)) or (
+        sm and not _is(it.sm_of_baseline, ge, SM_OF_BASELINE)
     )
 
 
@@ -163,23 +151,21 @@ def _throttled(it: VerdictInput) -> bool:
     """Return whether the device is slowed down; a power limit counts only if lowered, or possibly so."""
     if not _busy(it):
         return False
-    if _over(it.fault_bits, 0.0):
+    if _is(it.fault_bits, gt, 0.0):
         return True
-    if _at_least(it.limit_share, LOWERED_LIMIT):
+    if _is(it.limit_share, ge, LOWERED_LIMIT):
         return False
-    capped = _over(it.power_cap, 0.0) or _over(it.throttled_ratio, THROTTLED_SHARE)
-    return capped and not _at_least(it.clock_share, SLOW_CLOCK)
-
-
-def _degraded(it: VerdictInput) -> bool:
-    return _busy(it) and _under(it.progress_share, DEGRADED_SHARE)
+    capped = _is(it.power_cap, gt, 0.0) or _is(it.throttled_ratio, gt, THROTTLED_SHARE)
+    return capped and not _is(it.clock_share, ge, SLOW_CLOCK)
 
 
 def _underfed(it: VerdictInput, settings: VerdictSettings) -> bool:
     if not _busy(it) or not _makes_progress(it) or _is_working(it):
         return False
-    full = _over(it.latency_share, 1.0) or _over(it.queued, it.queue_target)
-    weak = _under(it.sm_active_ratio, settings.sm_underfed) or _under(it.power_share, settings.power_underfed)
+    full = _is(it.latency_share, gt, 1.0) or _is(it.queued, gt, it.queue_target)
+    weak = _is(it.sm_active_ratio, lt, settings.sm_underfed) or _is(
+        it.power_share, lt, settings.power_underfed
+    )
     return weak and not full
 
 
@@ -187,15 +173,11 @@ def _productive(it: VerdictInput, settings: VerdictSettings) -> bool:
     if not _busy(it) or not _makes_progress(it):
         return False
     sm, power = settings.sm_underfed, settings.power_underfed
-    return _at_least(it.sm_active_ratio, sm) or _at_least(it.power_share, power) or _is_working(it)
-
-
-def _unknown(it: VerdictInput) -> bool:
-    return it.utilization_pct is None or _busy(it)
+    return _is(it.sm_active_ratio, ge, sm) or _is(it.power_share, ge, power) or _is_working(it)
 
 
 IMMEDIATE_RULES: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
-    (GpuCondition.UNKNOWN, lambda it, _: _unknown(it)),
+    (GpuCondition.UNKNOWN, lambda it, _: it.utilization_pct is None or _busy(it)),
     (GpuCondition.IDLE, lambda it, _: _is_idle(it)),
     (GpuCondition.WORKING, lambda *_: True),
 )
@@ -205,7 +187,7 @@ TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
     (GpuCondition.STARVED, lambda it, _: _starved(it)),
     (GpuCondition.STALLED, _stalled),
     (GpuCondition.THROTTLED, lambda it, _: _throttled(it)),
-    (GpuCondition.DEGRADED, lambda it, _: _degraded(it)),
+    (GpuCondition.DEGRADED, lambda it, _: _busy(it) and _is(it.progress_share, lt, DEGRADED_SHARE)),
     (GpuCondition.UNDERFED, _underfed),
     (GpuCondition.PRODUCTIVE, _productive),
     *IMMEDIATE_RULES,
@@ -215,67 +197,67 @@ TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
 # Names must be attributes of the input: confidence() reads them with getattr, and logs show them.
 _BUSY: Final[SignalCheck] = ("utilization_pct", lambda it, _: _busy(it))
 _PROGRESS: Final[SignalCheck] = ("progress_per_s", lambda it, _: _makes_progress(it))
-_SM_LOW: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _under(it.sm_active_ratio, s.sm_underfed))
-_POWER_LOW: Final[SignalCheck] = ("power_share", lambda it, s: _under(it.power_share, s.power_underfed))
-_SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _at_least(it.sm_active_ratio, s.sm_underfed))
-_POWER_USED: Final[SignalCheck] = ("power_share", lambda it, s: _at_least(it.power_share, s.power_underfed))
+_SM_LOW: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _is(it.sm_active_ratio, lt, s.sm_underfed))
+_POWER_LOW: Final[SignalCheck] = ("power_share", lambda it, s: _is(it.power_share, lt, s.power_underfed))
+_SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _is(it.sm_active_ratio, ge, s.sm_underfed))
+_POWER_USED: Final[SignalCheck] = ("power_share", lambda it, s: _is(it.power_share, ge, s.power_underfed))
 
 SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
     GpuCondition.LOST: (),
     GpuCondition.STARVED: (
         ("backlog", lambda it, _: it.backlog > 0.0),
-        ("utilization_pct", lambda it, _: _under(it.utilization_pct, FILLED_PCT)),
+        ("utilization_pct", lambda it, _: _is(it.utilization_pct, lt, FILLED_PCT)),
         _PROGRESS,
-        ("host_load", lambda it, _: _at_least(it.host_load, HOST_LOAD)),
-        ("host_iowait", lambda it, _: _over(it.host_iowait, HOST_IOWAIT)),
+        ("host_load", lambda it, _: _is(it.host_load, ge, HOST_LOAD)),
+        ("host_iowait", lambda it, _: _is(it.host_iowait, gt, HOST_IOWAIT)),
     ),
     GpuCondition.STALLED: (
         _BUSY,
         ("in_flight", lambda it, _: it.in_flight > 0.0),
         ("progress_per_s", lambda it, _: it.progress_per_s == 0.0),
-        ("power_share", lambda it, s: _under(it.power_share, s.power_stalled)),
-        ("sm_active_ratio", lambda it, s: _under(it.sm_active_ratio, s.sm_stalled)),
+        ("power_share", lambda it, s: _is(it.power_share, lt, s.power_stalled)),
+        ("sm_active_ratio", lambda it, s: _is(it.sm_active_ratio, lt, s.sm_stalled)),
     ),
     GpuCondition.THROTTLED: (
         _BUSY,
-        ("fault_bits", lambda it, _: _over(it.fault_bits, 0.0)),
-        ("power_cap", lambda it, _: _over(it.power_cap, 0.0)),
-        ("limit_share", lambda it, _: _under(it.limit_share, LOWERED_LIMIT)),
-        ("throttled_ratio", lambda it, _: _over(it.throttled_ratio, THROTTLED_SHARE)),
-        ("clock_share", lambda it, _: _under(it.clock_share, SLOW_CLOCK)),
+        ("fault_bits", lambda it, _: _is(it.fault_bits, gt, 0.0)),
+        ("power_cap", lambda it, _: _is(it.power_cap, gt, 0.0)),
+        ("limit_share", lambda it, _: _is(it.limit_share, lt, LOWERED_LIMIT)),
+        ("throttled_ratio", lambda it, _: _is(it.throttled_ratio, gt, THROTTLED_SHARE)),
+        ("clock_share", lambda it, _: _is(it.clock_share, lt, SLOW_CLOCK)),
     ),
     GpuCondition.DEGRADED: (
         _BUSY,
-        ("progress_share", lambda it, _: _under(it.progress_share, DEGRADED_SHARE)),
-        ("latency_share", lambda it, _: _over(it.latency_share, 1.0)),
+        ("progress_share", lambda it, _: _is(it.progress_share, lt, DEGRADED_SHARE)),
+        ("latency_share", lambda it, _: _is(it.latency_share, gt, 1.0)),
     ),
     GpuCondition.UNDERFED: (
         _BUSY,
         _PROGRESS,
         _SM_LOW,
         _POWER_LOW,
-        ("dram_active_ratio", lambda it, _: _under(it.dram_active_ratio, DRAM_WORKING)),
-        ("tensor_active_ratio", lambda it, _: _under(it.tensor_active_ratio, TENSOR_WORKING)),
-        ("latency_share", lambda it, _: _at_most(it.latency_share, 1.0)),
-        ("queued", lambda it, _: _at_most(it.queued, it.queue_target)),
+        ("dram_active_ratio", lambda it, _: _is(it.dram_active_ratio, lt, DRAM_WORKING)),
+        ("tensor_active_ratio", lambda it, _: _is(it.tensor_active_ratio, lt, TENSOR_WORKING)),
+        ("latency_share", lambda it, _: _is(it.latency_share, le, 1.0)),
+        ("queued", lambda it, _: _is(it.queued, le, it.queue_target)),
     ),
     GpuCondition.PRODUCTIVE: (
         _BUSY,
         _PROGRESS,
         _SM_USED,
         _POWER_USED,
-        ("dram_active_ratio", lambda it, _: _at_least(it.dram_active_ratio, DRAM_WORKING)),
-        ("tensor_active_ratio", lambda it, _: _at_least(it.tensor_active_ratio, TENSOR_WORKING)),
+        ("dram_active_ratio", lambda it, _: _is(it.dram_active_ratio, ge, DRAM_WORKING)),
+        ("tensor_active_ratio", lambda it, _: _is(it.tensor_active_ratio, ge, TENSOR_WORKING)),
     ),
     GpuCondition.UNKNOWN: (_BUSY, _PROGRESS, _SM_USED, _POWER_USED),
     GpuCondition.IDLE: (
-        ("utilization_pct", lambda it, _: _under(it.utilization_pct, IDLE_PCT)),
+        ("utilization_pct", lambda it, _: _is(it.utilization_pct, lt, IDLE_PCT)),
         ("in_flight", lambda it, _: it.in_flight == 0.0),
         _SM_LOW,
         _POWER_LOW,
     ),
     GpuCondition.WORKING: (
-        ("utilization_pct", lambda it, _: _under(it.utilization_pct, BUSY_PCT)),
+        ("utilization_pct", lambda it, _: _is(it.utilization_pct, lt, BUSY_PCT)),
         ("in_flight", lambda it, _: it.in_flight > 0.0),
         _PROGRESS,
     ),

@@ -109,19 +109,6 @@ class _Measurement:
 class ThroughputTracker:
     """Tracks the throughput of the service."""
 
-    __slots__ = (
-        "_answers",
-        "_baselines",
-        "_busy_since_s",
-        "_by_engines",
-        "_has_progressed",
-        "_last_in_flight_s",
-        "_latest",
-        "_measurements",
-        "_parts",
-        "_progressed_s",
-    )
-
     def __init__(self) -> None:
         self._measurements: deque[_Measurement] = deque()
         self._latest: _Measurement | None = None

@@ -41,9 +41,7 @@ SPAN_S: Final = 2.0
 """Seconds that these samples must span: three samples of 0.2 s are one measurement."""
 
 FIRST_S: Final = 600.0
-"""Seconds without progress that make a stall of a device without a baseline; chosen. A first request may
-load, compile and capture a model: the device is then busy and draws little.
-"""
+"""Seconds without progress that make a stall without a baseline; chosen: a first request compiles a model."""
 
 RELEASE_S: Final = 10.0
 """Seconds without any request in flight after which a stall counts as over."""
@@ -54,8 +52,6 @@ _IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of
 
 class VerdictTracker:
     """Tracks the verdict of each device; for one listener, which calls it in the order of time."""
-
-    __slots__ = ("_devices", "_new_history", "_queue_target", "_throughput")
 
     def __init__(
         self,
@@ -77,8 +73,8 @@ class VerdictTracker:
     def update(self, view: GpuView, work: ServiceStats, now: float) -> GpuView:
         """Update the verdicts of all devices (engines get none); a repeated measurement changes nothing.
 
-        In the returned capacity a throttled device counts by its clock over its full speed, the mean of its
-        last three samples; one that is only held to the power limit it has had since the start counts whole.
+        In the capacity a throttled device counts by its clock over its full speed, the mean of its last
+        samples; one that is only held to the power limit it has had since the start counts whole.
         """
         context = _build_context(view, work, self._throughput.update(view, work, now), self._queue_target)
         rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
@@ -154,8 +150,6 @@ class _Streak:
 class _Hysteresis:
     """Delays a change of the condition until several samples in a row agree."""
 
-    __slots__ = ("_agreeing", "_candidate", "_disagreeing", "_observed", "_span_s")
-
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._candidate = GpuCondition.UNKNOWN
@@ -181,21 +175,6 @@ class _Hysteresis:
 
 class _DeviceHistory:
     """History and verdict of one device."""
-
-    __slots__ = (
-        "_at_initial_limit",
-        "_clock",
-        "_clocks",
-        "_first_s",
-        "_hysteresis",
-        "_measured_s",
-        "_power",
-        "_settings",
-        "_span_s",
-        "_work_sm",
-        "_work_w",
-        "verdict",
-    )
 
     def __init__(self, settings: VerdictSettings, span_s: float, first_s: float, now: float) -> None:
         self._settings = settings
