@@ -5,7 +5,7 @@ Type checkers alone read this file, which `docs/generate/argument_types.py` writ
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pydantic import SecretStr
 
@@ -23,10 +23,10 @@ class BreakerValues(TypedDict, total=False):
     open_s: float | str | None
     half_open_max: int | None
     timeout_s: float | str | None
-    trip: str | Collection[t.TripRule | t.TripName] | None
+    trip: str | Collection[t.TripRule | Literal["consecutive", "failure_rate", "slow_rate"]] | None
     slow_call_s: float | str | None
     max_in_flight: int | None
-    mode: t.BreakerMode | t.BreakerModeName | None
+    mode: t.BreakerMode | Literal["enforce", "metrics_only", "disabled"] | None
     open_max_s: float | str | None
     backoff: float | str | None
     success_threshold: int | None
@@ -37,18 +37,18 @@ class BreakerValues(TypedDict, total=False):
     min_calls: int | None
     failure_rate: float | str | None
     slow_rate: float | str | None
-    slow_is: t.SlowCallMode | t.SlowCallName | None
+    slow_is: t.SlowCallMode | Literal["failure", "separate"] | None
     ramp: str | Sequence[float] | None
     ramp_step_s: float | str | None
     first_item_s: float | str | None
     stream_idle_s: float | str | None
-    stream_settle: t.StreamSettleMode | t.StreamSettleName | None
-    on_429: t.TooManyRequestsMode | t.TooManyRequestsName | None
+    stream_settle: t.StreamSettleMode | Literal["end", "first_item"] | None
+    on_429: t.TooManyRequestsMode | Literal["neutral", "open"] | None
 
 class GuardValues(BreakerValues, total=False):
     """Arguments of ``GuardPolicy``."""
 
-    criticality: t.Criticality | t.CriticalityName | None
+    criticality: t.Criticality | Literal["core", "non_core"] | None
     shed_above: float | str | None
     max_stale_s: float | str | None
 
@@ -56,7 +56,7 @@ class PlanValues(TypedDict, total=False):
     """Arguments of ``PlanPolicy``."""
 
     user_limit: str | Sequence[t.UserLimit] | None
-    priority: t.Priority | t.PriorityName | None
+    priority: t.Priority | Literal["high", "mid", "low"] | None
     members: str | Collection[str] | None
 
 class ResourceValues(TypedDict, total=False):
@@ -64,26 +64,26 @@ class ResourceValues(TypedDict, total=False):
 
     precision_hint: str | Sequence[str] | None
     gpu_memory_ratio: float | str | None
-    compute_priority: t.Priority | t.PriorityName | None
+    compute_priority: t.Priority | Literal["high", "mid", "low"] | None
 
 class RouteValues(TypedDict, total=False):
     """Arguments of ``RoutePolicy``."""
 
     methods: str | Collection[str] | None
-    priority: t.Priority | t.PriorityName | None
+    priority: t.Priority | Literal["high", "mid", "low"] | None
     cost: float | None
     user_limit: str | Sequence[t.UserLimit] | None
     name: str | None
     exempt: bool | None
     slo_s: float | str | None
-    slot: t.SlotUse | t.SlotName | None
+    slot: t.SlotUse | Literal["request", "stream", "none"] | None
     resource_policy: ResourcePolicy | ResourceValues | None
 
 class ValuesBesideGpu(TypedDict, total=False):
     """Settings as arguments of ``throttle_for_tests``, whose ``gpu`` is no name of a source."""
 
-    policy: t.Policy | t.PolicyName
-    signal: t.Signal | t.SignalName
+    policy: t.Policy | Literal["adaptive", "tiers", "concurrency", "fixed"]
+    signal: t.Signal | Literal["auto", "utilization", "pressure"]
     dry_run: bool
     tiers: str | Sequence[tuple[float, float]]
     tier_samples: int
@@ -97,13 +97,13 @@ class ValuesBesideGpu(TypedDict, total=False):
     rate_low_rps: float | str
     burst_s: float | str
     workers: int
-    borrow: t.BorrowMode | t.BorrowName
+    borrow: t.BorrowMode | Literal["off", "down", "any"]
     reserve_mid: float | str
     reserve_low: float | str
     slo_s: float | str | None
     inflight_max: int
     queue_max: int
-    websockets: t.WebSocketMode | t.WebSocketName
+    websockets: t.WebSocketMode | Literal["rate", "slot"]
     latency_budget: float | str
     wait_budget: float | str
     min_share: float | str
@@ -112,7 +112,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     slot_idle_s: float | str
     body_timeout_s: float | str
     paused_max: int
-    fairness: t.Fairness | t.FairnessName
+    fairness: t.Fairness | Literal["user", "fifo"]
     period_s: float | str
     period_completions: int
     user_limit: str | Sequence[t.UserLimit]
@@ -122,7 +122,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     max_users: int
     address_factor: float | str
     redis_url: SecretStr | str | None
-    redis_on_error: t.StoreFailureMode | t.StoreFailureName
+    redis_on_error: t.StoreFailureMode | Literal["local", "allow", "deny"]
     service: str
     redis_prefix: str
     redis_deadline_s: float | str
@@ -144,13 +144,13 @@ class ValuesBesideGpu(TypedDict, total=False):
     identity: str
     key_secret: SecretStr | str | None
     trusted_proxies: str | Sequence[str]
-    priority_default: t.Priority | t.PriorityName
+    priority_default: t.Priority | Literal["high", "mid", "low"]
     priority_header: str
-    priority_header_trust: c.HeaderTrust | c.HeaderTrustName
+    priority_header_trust: c.HeaderTrust | Literal["lower", "proxy", "any", "off"]
     deadline_header: str | None
     exempt_paths: str | Sequence[str]
     ipv6_prefix: int
-    headers: c.HeaderStyle | c.HeaderStyleName
+    headers: c.HeaderStyle | Literal["auto", "ietf", "legacy", "none"]
     retry_after_max_s: float | str
     retry_jitter: float | str
     gpu_devices: str | Sequence[str]
@@ -158,8 +158,8 @@ class ValuesBesideGpu(TypedDict, total=False):
     gpu_required: bool
     sample_interval_s: float | str
     sample_adaptive: bool
-    gpu_aggregate: t.AggregateMode | t.AggregateName
-    gpu_unknown: t.MissingTelemetryMode | t.MissingTelemetryName
+    gpu_aggregate: t.AggregateMode | Literal["weighted", "mean", "max"]
+    gpu_unknown: t.MissingTelemetryMode | Literal["open", "last", "conservative", "closed"]
     gpu_memory_target: float | str
     sample_interval_max_s: float | str
     gpu_stale_after_s: float | str | None
@@ -175,17 +175,17 @@ class ValuesBesideGpu(TypedDict, total=False):
     verdict_stalled_s: float | str
     quotas: bool
     precisions: str | Sequence[str]
-    compute_priority: t.Priority | t.PriorityName | None
+    compute_priority: t.Priority | Literal["high", "mid", "low"] | None
     gpu_memory_ratio: float | str
     gpu_memory_ratio_low: float | str
     breaker_failures: int
     breaker_open_s: float | str
     breaker_half_open_max: int
     breaker_timeout_s: float | str | None
-    breaker_trip: str | Collection[t.TripRule | t.TripName]
+    breaker_trip: str | Collection[t.TripRule | Literal["consecutive", "failure_rate", "slow_rate"]]
     breaker_slow_call_s: float | str | None
     breaker_max_in_flight: int
-    breaker_mode: t.BreakerMode | t.BreakerModeName
+    breaker_mode: t.BreakerMode | Literal["enforce", "metrics_only", "disabled"]
     breaker_open_max_s: float | str | None
     breaker_backoff: float | str
     breaker_success_threshold: int | None
@@ -196,13 +196,13 @@ class ValuesBesideGpu(TypedDict, total=False):
     breaker_min_calls: int
     breaker_failure_rate: float | str
     breaker_slow_rate: float | str
-    breaker_slow_is: t.SlowCallMode | t.SlowCallName
+    breaker_slow_is: t.SlowCallMode | Literal["failure", "separate"]
     breaker_ramp: str | Sequence[float]
     breaker_ramp_step_s: float | str
     breaker_first_item_s: float | str | None
     breaker_stream_idle_s: float | str | None
-    breaker_stream_settle: t.StreamSettleMode | t.StreamSettleName
-    breaker_on_429: t.TooManyRequestsMode | t.TooManyRequestsName
+    breaker_stream_settle: t.StreamSettleMode | Literal["end", "first_item"]
+    breaker_on_429: t.TooManyRequestsMode | Literal["neutral", "open"]
     breaker_shared: bool
     breaker_store_deadline_s: float | str
     breaker_max_names: int
@@ -220,14 +220,14 @@ class ValuesBesideGpu(TypedDict, total=False):
     record_sample: float | str
     record_max_bytes: int | str
     record_max_s: float | str
-    record_body: o.RecordBody | o.RecordBodyName
+    record_body: o.RecordBody | Literal["hash", "none", "full"]
     record_headers: str | Sequence[str]
     record_query: str | Sequence[str]
     record_mask_paths: str | Sequence[str]
-    metrics: o.MetricsExport | o.MetricsExportName
+    metrics: o.MetricsExport | Literal["auto", "prometheus", "off"]
     log_refused_every_s: float | str
     config_file: Path | str | None
-    unknown_env: o.UnknownNames | o.UnknownNamesName
+    unknown_env: o.UnknownNames | Literal["error", "warn"]
     routes: Sequence[RoutePolicy | Mapping[str, Any]]
     plans: Sequence[PlanPolicy] | Mapping[str, PlanPolicy | Mapping[str, Any]]
     guards: Sequence[GuardPolicy] | Mapping[str, GuardPolicy | BreakerSettings | Mapping[str, Any]]

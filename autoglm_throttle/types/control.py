@@ -5,12 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
-
-PolicyName = Literal["adaptive", "tiers", "concurrency", "fixed"]
-SignalName = Literal["auto", "utilization", "pressure"]
-MissingTelemetryName = Literal["open", "last", "conservative", "closed"]
-AggregateName = Literal["weighted", "mean", "max"]
 
 
 class Policy(StrEnum):

@@ -9,11 +9,6 @@ from typing import Any, Literal
 
 from autoglm_throttle.types.errors import ThrottleError
 
-TripName = Literal["consecutive", "failure_rate", "slow_rate"]
-SlowCallName = Literal["failure", "separate"]
-StreamSettleName = Literal["end", "first_item"]
-TooManyRequestsName = Literal["neutral", "open"]
-BreakerModeName = Literal["enforce", "metrics_only", "disabled"]
 CriticalityName = Literal["core", "non_core"]
 
 

@@ -11,12 +11,7 @@ from typing import Final, Literal
 from autoglm_throttle.types.errors import ThrottleError
 
 PriorityName = Literal["high", "mid", "low"]
-"""The labels of `Priority`; like the names below, accepted wherever a user states one in code."""
-WebSocketName = Literal["rate", "slot"]
-FairnessName = Literal["user", "fifo"]
-SlotName = Literal["request", "stream", "none"]
-BorrowName = Literal["off", "down", "any"]
-StoreFailureName = Literal["local", "allow", "deny"]
+"""The labels of `Priority`, accepted wherever a user states one in code."""
 LimitedReason = Literal["rate", "user", "too_large"]
 """The reasons of a rejection with 429 or 413: the caller's own limit."""
 ShedReason = Literal["gpu", "queue", "breaker", "store"]

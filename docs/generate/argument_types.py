@@ -45,6 +45,8 @@ PLAIN: Final[dict[Any, str]] = {
     SecretStr: "SecretStr | str",
     ResourcePolicy: "ResourcePolicy | ResourceValues",
 }
+MODULES: Final = {"t": types, "c": callers, "o": observe}
+"""Prefix of the enums of a module -> the module."""
 TEXT_ONLY_IN_FILES: Final = {"cost": "float"}
 """Numbers that no environment variable holds and that have no unit."""
 
@@ -56,7 +58,7 @@ Type checkers alone read this file, which `docs/generate/argument_types.py` writ
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from pydantic import SecretStr
 
@@ -132,18 +134,10 @@ def _item(kind: TypeForm) -> str:
         return "t.UserLimit"
     if not issubclass(kind, Enum):
         raise TypeError(f"{kind} has no argument type")
-    module, prefix = next(
-        (part, prefix)
-        for prefix, part in (("t", types), ("c", callers), ("o", observe))
-        if hasattr(part, kind.__name__)
-    )
-    words = {word.label if isinstance(word, Priority) else word.value for word in kind}
-    names = (
-        name
-        for name, alias in vars(module).items()
-        if name.endswith("Name") and set(get_args(alias)) == words
-    )
-    return f"{prefix}.{kind.__name__} | {prefix}.{next(names)}"
+    prefix = next(prefix for prefix, part in MODULES.items() if hasattr(part, kind.__name__))
+    words = (word.label if isinstance(word, Priority) else str(word.value) for word in kind)
+    texts = ", ".join(f'"{word}"' for word in words)
+    return f"{prefix}.{kind.__name__} | Literal[{texts}]"
 
 
 if __name__ == "__main__":

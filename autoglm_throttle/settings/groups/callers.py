@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 from limits import parse_many
 from pydantic import SecretStr
@@ -25,9 +25,6 @@ UNIX: Final = "unix"
 PRIORITY_HEADER: Final = "x-priority"  # default header of a priority, for clients as well
 # IPv4 inside IPv6: dual-stack servers report IPv4 peers as ::ffff:a.b.c.d.
 _MAPPED: Final = ipaddress.ip_network("::ffff:0:0/96")
-
-HeaderTrustName = Literal["lower", "proxy", "any", "off"]
-HeaderStyleName = Literal["auto", "ietf", "legacy", "none"]
 
 
 class HeaderTrust(StrEnum):

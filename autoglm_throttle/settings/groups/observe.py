@@ -3,7 +3,7 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 from autoglm_throttle.settings.field_types import (
     FieldType,
@@ -16,10 +16,6 @@ from autoglm_throttle.settings.field_types import (
 )
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.groups.callers import HEADER_NAME
-
-UnknownNamesName = Literal["error", "warn"]
-MetricsExportName = Literal["auto", "prometheus", "off"]
-RecordBodyName = Literal["hash", "none", "full"]
 
 
 class UnknownNames(StrEnum):
