@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autoglm_throttle.types import Clock, GpuSample, ThrottleBit
 
@@ -18,67 +19,25 @@ MEMORY_BYTES = 80 * 1024**3
 """Memory of each fake device: the size of a common data-centre GPU."""
 
 
-class _Timing:
-    """Age of a measurement, of devices and engines."""
+_DEFAULTS: Final[dict[str, Any]] = {
+    field.name: field.default for field in fields(GpuSample) if field.default is None or field.name == "age_s"
+} | {
+    "utilization_pct": 0.0,
+    "memory_used_bytes": 0,
+    "memory_total_bytes": MEMORY_BYTES,
+    "running": 0,
+    "queued": 0,
+    "kv_used_ratio": 0.0,
+}
+"""Field that a source may know -> first value: those of devices, then, from ``running``, of engines."""
 
-    age_s: float = 0.0
-    period_s: float | None = None
-
-
-class _EngineReadings:
-    """Readings of all engines."""
-
-    running: int | None = 0
-    queued: int | None = 0
-    kv_used_ratio: float | None = 0.0
-    tokens_total: int | None = None
-    preemptions_total: int | None = None
-    tokens_per_s: float | None = None
-    preemptions_per_s: float | None = None
-
-
-class _DeviceReadings:
-    """Readings of all devices."""
-
-    utilization_pct: float | None = 0.0
-    memory_busy_pct: float | None = None
-    memory_used_bytes: int | None = 0
-    memory_total_bytes: int | None = MEMORY_BYTES
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    power_limit_default_w: float | None = None
-    temperature_c: float | None = None
-    sm_clock_mhz: float | None = None
-    sm_clock_max_mhz: float | None = None
-    energy_j: float | None = None
-    temperature_margin_c: float | None = None
-    throttle: frozenset[ThrottleBit] | None = None
-    throttled_ns: int | None = None
-    graphics_active_ratio: float | None = None
-    sm_active_ratio: float | None = None
-    sm_occupancy_ratio: float | None = None
-    tensor_active_ratio: float | None = None
-    dram_active_ratio: float | None = None
-    nvlink_rx_bytes: int | None = None
-    nvlink_tx_bytes: int | None = None
-    nvlink_errors: int | None = None
-    pcie_rx_bytes: int | None = None
-    pcie_tx_bytes: int | None = None
-    nvlink_rx_bps: float | None = None
-    nvlink_tx_bps: float | None = None
-    pcie_rx_bps: float | None = None
-    pcie_tx_bps: float | None = None
-    power_mean_w: float | None = None
-    throttled_ratio: float | None = None
-
-
-TIMING: Final = tuple(_Timing.__annotations__)
-ENGINE_READINGS: Final = tuple(_EngineReadings.__annotations__)
-READINGS: Final = (*_DeviceReadings.__annotations__, *TIMING)
+TIMING: Final = ("age_s", "period_s")
+ENGINE_READINGS: Final = tuple(_DEFAULTS)[tuple(_DEFAULTS).index("running") :]
+READINGS: Final = tuple(name for name in _DEFAULTS if name not in ENGINE_READINGS)
 """The attributes that describe all devices at once."""
 
 
-class FakeGpu(_DeviceReadings, _EngineReadings, _Timing):
+class FakeGpu:
     """A `GpuProvider` with readings as attributes.
 
     Every field of a `GpuSample` that a source may know is an attribute. It counts for all devices (requests,
@@ -102,6 +61,10 @@ class FakeGpu(_DeviceReadings, _EngineReadings, _Timing):
     min_interval_s: float = 0.0
 
     kind: Literal["gpu", "mig"] = "gpu"
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - a number, or a set of reasons
 
     def __init__(
         self, devices: int = 1, *, engines: int = 0, clock: Clock | None = None, blocks: bool = False
@@ -267,6 +230,10 @@ class FakeGpu(_DeviceReadings, _EngineReadings, _Timing):
     def __repr__(self) -> str:
         engines = f", {self.engines} engines" if self.engines else ""
         return f"FakeGpu({self.devices} devices{engines}, {self.utilization_pct} %)"
+
+
+for _name, _value in _DEFAULTS.items():
+    setattr(FakeGpu, _name, _value)
 
 
 def _check_names(readings: Mapping[str, object], known: Sequence[str]) -> None:

@@ -57,8 +57,10 @@ CALLS: Final = frozenset(
 Pointer = Any
 """An argument from the binding: a handle, or a place for a result."""
 
+Function = Callable[..., int]
 
-def _reading(call: str, key: str = "", otherwise: int = 0) -> Callable[..., int]:
+
+def _reading(call: str, key: str = "", otherwise: int = 0) -> Function:
     """Make a function that writes one value to its last argument; without a key it writes none."""
 
     def read(self: FakeNvmlLibrary, handle: Pointer, *arguments: Pointer) -> int:
@@ -173,19 +175,21 @@ class FakeNvmlLibrary:
         out._obj.used = self._get(handle.number, "used")
         return self._begin_call(handle.number, "memory") or _version(out, 40 | 2 << 24)
 
-    nvmlDeviceGetPowerUsage = _reading("power_mw", "power_mw", 100_000)
-    nvmlDeviceGetEnforcedPowerLimit = _reading("limit_mw", "limit_mw", 700_000)
-    nvmlDeviceGetPowerManagementDefaultLimit = _reading("limit_default_mw", "limit_default_mw", 700_000)
-    nvmlDeviceGetTotalEnergyConsumption = _reading("energy_mj", "energy_mj")
-    nvmlDeviceGetTemperature = _reading("temp_old", "temp", 40)
-    nvmlDeviceGetClockInfo = _reading("clock", "smclk", 1500)
-    nvmlDeviceGetMaxClockInfo = _reading("clock_max", "smclk_max", 1980)
-    nvmlDeviceGetCurrentClocksEventReasons = _reading("reasons", "reasons")
-    nvmlDeviceGetPcieThroughput = _reading("pcie")
-    nvmlDeviceGetNvLinkUtilizationCounter = _reading("nvlink")
-    nvmlDeviceGetViolationStatus = _reading("violation")
-    nvmlDeviceGetMaxMigDeviceCount = _reading("mig", "mig_max", 7)
-    nvmlDeviceGetComputeInstanceId = _reading("ci", "ci")
+    nvmlDeviceGetPowerUsage: Function = _reading("power_mw", "power_mw", 100_000)
+    nvmlDeviceGetEnforcedPowerLimit: Function = _reading("limit_mw", "limit_mw", 700_000)
+    nvmlDeviceGetPowerManagementDefaultLimit: Function = _reading(
+        "limit_default_mw", "limit_default_mw", 700_000
+    )
+    nvmlDeviceGetTotalEnergyConsumption: Function = _reading("energy_mj", "energy_mj")
+    nvmlDeviceGetTemperature: Function = _reading("temp_old", "temp", 40)
+    nvmlDeviceGetClockInfo: Function = _reading("clock", "smclk", 1500)
+    nvmlDeviceGetMaxClockInfo: Function = _reading("clock_max", "smclk_max", 1980)
+    nvmlDeviceGetCurrentClocksEventReasons: Function = _reading("reasons", "reasons")
+    nvmlDeviceGetPcieThroughput: Function = _reading("pcie")
+    nvmlDeviceGetNvLinkUtilizationCounter: Function = _reading("nvlink")
+    nvmlDeviceGetViolationStatus: Function = _reading("violation")
+    nvmlDeviceGetMaxMigDeviceCount: Function = _reading("mig", "mig_max", 7)
+    nvmlDeviceGetComputeInstanceId: Function = _reading("ci", "ci")
 
     def nvmlDeviceGetTemperatureV(self, handle: Pointer, out: Pointer) -> int:
         out._obj.temperature = self._get(handle.number, "temp", 40)
