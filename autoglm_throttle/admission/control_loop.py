@@ -214,7 +214,7 @@ class ControlLoop:
         """Return the limiter's report, with the number of processes: a fleet shares the nominal rates."""
         parts = self._parts
         report = parts.settlement.limiter.report()
-        return report if parts.fleet is None else replace(report, processes=parts.fleet.members)
+        return report if parts.fleet is None else replace(report, processes=parts.fleet.leases.members)
 
     def _occupancy(self) -> LimiterReport:
         """Return limiter occupancy, without consuming the rejection counter."""

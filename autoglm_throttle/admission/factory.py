@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.gpu.monitor import GpuMonitor, SampleListener
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
-    from autoglm_throttle.store.fleet import FleetSync
-    from autoglm_throttle.store.leased_buckets import LeasedBuckets
+    from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
     from autoglm_throttle.store.monitor import StoreMonitor
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.store.shared_limits import SharedUserLimits
@@ -114,7 +113,7 @@ def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> E
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
     """Create the buckets of this process: its part of the rates, or its leases of a fleet's rates."""
     if settings.fleet.fleet:
-        from autoglm_throttle.store.leased_buckets import LeasedBuckets
+        from autoglm_throttle.store.fleet import LeasedBuckets
 
         return LeasedBuckets(settings.rates, settings.fleet, now)
     return PriorityBuckets(settings.rates, now)
@@ -202,7 +201,7 @@ def user_limits(
         StoreFallback(
             sets,
             settings.store,
-            processes=lambda: settings.rates.workers if counted is None else counted.members,
+            processes=lambda: settings.rates.workers if counted is None else counted.leases.members,
             max_users=settings.users.max_users,
         ),
         is_usable=running_loop,

@@ -7,7 +7,7 @@ from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.control.quota import Quota
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, Refundable
 from autoglm_throttle.limiting.work_class import WorkClass
-from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.fleet import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Outcome, ResourceAdvice
 
 

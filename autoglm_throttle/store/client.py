@@ -126,9 +126,10 @@ class SyncScript:
     Args:
         connect: creates a synchronous client without retries. It is called by the thread, at the first call.
         text: the script.
+        rights: commands that the server must permit.
     """
 
-    def __init__(self, connect: Callable[[], SyncClient], text: str) -> None:
+    def __init__(self, connect: Callable[[], SyncClient], text: str, rights: str = "") -> None:
         self.calls: int = 0
         """Round trips started."""
         self.failures: int = 0
@@ -137,6 +138,7 @@ class SyncScript:
         """Text of the newest failure, kept after a recovery."""
         self._connect = connect
         self._text = text
+        self._rights = rights
         self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
         self._client: SyncClient | None = None
 
@@ -200,11 +202,13 @@ class SyncScript:
                 replies[place] = reply
         return replies
 
-    def record_failure(self, error: BaseException) -> None:
-        """Count a failure, and close the connection."""
+    def record_failure(self, error: BaseException) -> str:
+        """Count a failure, close the connection and return the error's text with missing rights."""
         self.failures += 1
-        self.last_error = f"{type(error).__name__}: {error}"
+        self.last_error = text = f"{type(error).__name__}: {error}"
         self.close()
+        is_forbidden = any(words in text for words in ("NOPERM", "NoPermission", "can't run this command"))
+        return f"{text}; it needs the rights: {self._rights}" if is_forbidden and self._rights else text
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""

@@ -1,14 +1,14 @@
-"""Background thread of a fleet: sends heartbeats and leases tokens before they are needed.
+"""The priority rates of a fleet, and the background thread that renews their leases.
 
-It is a thread, not a task: a process with a blocked event loop still lives, and the other processes must
-go on counting it. A call is never made under the lock, and no request waits for one longer than the
-deadline of the leases.
+`LeasedBuckets` has the interface of ``PriorityBuckets``. It is used under the throttle's lock and makes no
+calls. `FleetSync` is a thread, not a task: a process with a blocked event loop still lives, and the other
+processes must go on counting it. A call is never made under the lock, and no request waits for one longer
+than the deadline of the leases.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -21,32 +21,38 @@ import anyio
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
+from autoglm_throttle.limiting.decisions import rate_rejection, seconds_until
 from autoglm_throttle.store.client import SyncClient, SyncScript
-from autoglm_throttle.store.health import OutageLog
-from autoglm_throttle.store.leased_buckets import DEADLINE_S, LeasedBuckets
+from autoglm_throttle.store.health import HealthState, OutageLog, StoreHealth
+from autoglm_throttle.store.leases import TokenLease
+from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.types import Decision, Demand, Priority
 
 if TYPE_CHECKING:
     from autoglm_throttle._runtime.wakeup import Wakeup
+    from autoglm_throttle.settings.groups.control import RateSettings
     from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
-    from autoglm_throttle.types import Clock, Demand
+    from autoglm_throttle.types import Clock
 
-THREAD_NAME: Final = "autoglm-throttle-fleet"
+DEADLINE_S: Final = 0.05
+"""Longest wait for an answer: after it the store counts as unavailable."""
+
+TIMER_S: Final = 0.001
+"""Seconds by which a timer may fire too early; the thread pauses no shorter."""
+
+MAX_MEMBERS: Final = 10_000
+"""A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing."""
 
 TIMEOUT_S: Final = 0.25
 """For the client's connection and replies. No decision waits for it; it frees the thread."""
 
 PROBE_S: Final = 1.0
-JITTER: Final = 0.2
-"""A lost store is probed once a second, plus or minus a fifth: a fleet must not probe in step."""
+"""A lost store is probed once a second."""
 
 MAX_MISSED_BEATS: Final = 3
 """Missed heartbeats after which the others count a process as dead."""
 
-MIN_PAUSE_S: Final = 0.001
-"""Shortest pause between two looks at the leases."""
-
 TIMEOUT_TEXT: Final = f"no answer within {DEADLINE_S * 1000.0:.0f} ms"
-"""Cause of a loss that was reported by waiters."""
 
 RIGHTS: Final = "evalsha eval time hget hset pexpire zadd zcard zremrangebyscore"
 """Commands that the server must permit for a fleet, on the keys below ``REDIS_PREFIX``."""
@@ -66,10 +72,193 @@ class FleetView:
     """Round trips without a reply; only grows."""
 
 
+class LeasedBuckets:
+    """Tokens of a fleet that one process may spend, one `TokenLease` for each priority.
+
+    Args:
+        rates: the rates of the whole fleet; a bucket holds at least one token. While the store is
+            unavailable, ``workers`` processes divide them; if that is 1, as many as the store counted last.
+        fleet: the time after which unspent tokens are returned.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, rates: RateSettings, fleet: FleetSettings, now: float) -> None:
+        self.all: tuple[TokenLease, ...] = tuple(
+            TokenLease(rate, max(1.0, rate * rates.burst_s), now, priority.label, fleet.fleet_lease_s)
+            for priority, rate in zip(Priority, rates.rates_rps, strict=True)
+        )
+        self.members: int = 1
+        """Living processes, counted by the store; 1 before its first answer."""
+        self.health: StoreHealth = StoreHealth(1, (PROBE_S,), now=now)
+        self.is_request_pending: bool = False
+        """Whether a call is under way."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called under the lock when a request is pending; must not block."""
+        self.on_store_lost: Callable[[float], object] = lambda _: None
+        """Called under the lock when the store is lost, for other users of the same store."""
+        self._workers = rates.workers
+        self._wake_requested = False
+        self._awaiting_since_s: float | None = None
+        """Start of the wait for an answer: of a call, or of a waiter without a call."""
+
+    def __repr__(self) -> str:
+        state = "leased" if self.is_up else "local"
+        pools = "/".join(f"{lease.tokens(0.0):g}" for lease in self.all)
+        return f"LeasedBuckets({state}, {self.members} members, {pools} tokens)"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the store answers."""
+        return self.health.state is HealthState.UP
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Current tokens per second: of the fleet, or of this process while the store is unavailable."""
+        return tuple(lease.in_force for lease in self.all)
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that divide the rates while the store is unavailable."""
+        return self._workers if self._workers > 1 else self.members
+
+    def take(self, demand: Demand, now: float) -> TokenLease | Decision:
+        """Take the demand's cost; returns the lease that paid, or the rejection."""
+        lease = self.all[demand.priority]
+        wait = lease.take(demand.cost, now)
+        if not self._wake_requested and self.health.state is HealthState.UP and lease.is_short(now):
+            self._wake_requested = True
+            self.wake()
+        return rate_rejection(lease, demand.cost, wait, now) if wait else lease
+
+    def rescale(self, ceilings: Sequence[float], now: float) -> None:
+        """Refill each bucket at its nominal rate times its ceiling, 0..1, given for high, mid, low."""
+        for lease, ceiling in zip(self.all, ceilings, strict=True):
+            lease.rescale(ceiling, now)
+
+    def is_decidable(self, demand: Demand, now: float) -> bool:
+        """Whether `take` can decide now: by the lease, by a known shortage, or without a store.
+
+        A store without an answer for longer than the deadline counts as unavailable from here on.
+        """
+        lease = self.all[demand.priority]
+        if lease.is_decidable(demand.cost, now):
+            return True
+        if self._awaiting_since_s is not None and now >= self._awaiting_since_s + DEADLINE_S:
+            self.report_failure(now)  # the thread's call may hang: requests must not wait for it again
+            return True
+        return False
+
+    def add_waiter(self, waiter: object, demand: Demand, now: float) -> float:
+        """Register a waiter for the store's next answer; returns the seconds until `is_decidable` decides."""
+        if self._awaiting_since_s is None:
+            self._awaiting_since_s = now
+        self.all[demand.priority].waiters[waiter] = demand.cost
+        if not self._wake_requested:
+            self._wake_requested = True
+            self.wake()
+        return seconds_until(self._awaiting_since_s + DEADLINE_S, now)
+
+    def remove_waiter(self, waiter: object, demand: Demand, now: float) -> None:
+        """Remove a waiter. Idempotent. One without an answer after the deadline reports the store as lost."""
+        self.all[demand.priority].waiters.pop(waiter, None)
+        if self._awaiting_since_s is None:
+            return
+        if now >= self._awaiting_since_s + DEADLINE_S - TIMER_S:
+            self.report_failure(now)
+        elif not self.is_request_pending and not self.waiters:
+            self._awaiting_since_s = None
+
+    @property
+    def waiters(self) -> list[object]:
+        """All waiters without an answer."""
+        return [waiter for lease in self.all for waiter in lease.waiters]
+
+    def due_s(self) -> float:
+        """Return the time at which unspent tokens must be returned."""
+        return min(lease.due_s() for lease in self.all) if self.is_up else math.inf
+
+    def next_request(self, now: float, *, beat: bool) -> list[int] | None:
+        """Return the figures of the next call, five for each priority; None if no call is due.
+
+        With ``beat`` a call is due in any case; while the store is unavailable it is the only call.
+        """
+        self._wake_requested = False
+        if not beat and not (self.is_up and any(lease.is_call_due(now) for lease in self.all)):
+            return None
+        requests = [lease.request(now) for lease in self.all]
+        if not (beat or self.waiters or any(request.want or request.returned for request in requests)):
+            return None
+        self.is_request_pending = True
+        if self._awaiting_since_s is None:
+            self._awaiting_since_s = now
+        return [figure for request in requests for figure in request]
+
+    def final_request(self) -> list[int]:
+        """Return the figures of the last call: all unspent tokens are returned."""
+        return [figure for lease in self.all for figure in lease.final_request()]
+
+    def apply_reply(self, reply: Sequence[int], now: float) -> None:
+        """Apply the store's answer: its clock, the members, then grant and remaining tokens by priority.
+
+        All waiters are released, and register again if they need more.
+
+        Raises:
+            ValueError: the reply has another shape; nothing has changed then.
+        """
+        valid = all(isinstance(value, int) and value >= 0 for value in reply)
+        if len(reply) != 2 + 2 * len(self.all) or not valid:
+            raise ValueError(f"the fleet's script answered {reply!r:.80}")
+        self.members = min(max(1, reply[1]), MAX_MEMBERS)
+        for lease, grant, remaining in zip(self.all, reply[2::2], reply[3::2], strict=True):
+            lease.apply_grant(grant, remaining, now)
+        if not self.is_up:
+            self.health.reset(now)
+        self.is_request_pending = False
+        self._awaiting_since_s = None
+
+    def store_lost(self, now: float) -> None:
+        """Mark the store as lost: each process uses its part of the rates until `apply_reply`. Idempotent."""
+        self.is_request_pending = False
+        self._awaiting_since_s = None
+        if self.health.record_result(StoreErrorKind.LOST, now) is not None:
+            for lease in self.all:
+                lease.use_local_share(self.processes, now)
+            self.on_store_lost(now)
+
+    def report_failure(self, now: float) -> None:
+        """Mark the store as lost after a timeout of any user, and wake the thread. Idempotent."""
+        if self.is_up:
+            self.store_lost(now)
+            self.wake()
+
+
 def fleet_keys(settings: StoreSettings) -> tuple[str, str]:
     """Return the keys of members and buckets; with one tag, so that a cluster keeps them in one place."""
     place = f"{settings.redis_prefix}:{settings.service}:{{fleet}}"
     return f"{place}:members", f"{place}:buckets"
+
+
+class FleetMember:
+    """This process as a member of its fleet: its name, and its calls of the fleet's script.
+
+    Args:
+        store: the names in keys.
+        fleet: the heartbeat.
+        connect: makes a synchronous client with timeouts of `TIMEOUT_S`.
+    """
+
+    def __init__(self, store: StoreSettings, fleet: FleetSettings, connect: Callable[[], SyncClient]) -> None:
+        self._keys = fleet_keys(store)
+        self.heartbeat_s: float = fleet.fleet_heartbeat_s
+        self.name: str = secrets.token_hex(8)
+        text = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
+        self.script: SyncScript = SyncScript(connect, text, RIGHTS)
+
+    def exchange(self, figures: Sequence[int], *, leaves: bool = False) -> list[int]:
+        """Send a heartbeat, or the farewell, with the figures of the leases; return the reply."""
+        lifetime_s = 0.0 if leaves else self.heartbeat_s * MAX_MISSED_BEATS
+        reply: list[int] = self.script.call(self._keys, (self.name, round(lifetime_s * 1e6), *figures))
+        return reply
 
 
 class FleetSync:
@@ -92,21 +281,29 @@ class FleetSync:
         clock: Clock = time.monotonic,
     ) -> None:
         self.leases: LeasedBuckets = leases
+        self.member: FleetMember = member
         self.next_beat_s: float = -math.inf
-        """When the next heartbeat is due; while the store is lost, the next probe."""
+        """When the next heartbeat is due while the store answers."""
         self.lock: SerialLock = lock
         self.clock: Clock = clock
         self._new_wakeup = new_wakeup
         self._outage = OutageLog("the fleet's store")
-        self._member = member
         self._worker = Worker(
-            THREAD_NAME, self._step, on_stop=self._leave, on_crash=self._record_failure, clock=clock
+            "autoglm-throttle-fleet",
+            self._step,
+            on_stop=self._leave,
+            on_crash=self._record_failure,
+            clock=clock,
         )
         leases.wake = self._worker.wake
+        self.start: Callable[[], None] = self._worker.start
+        """Starts the thread unless it runs; returns at once. Also after `stop`."""
+        self.stop_with: Callable[[object], None] = self._worker.stop_with
+        """Stops the thread when the given owner is collected."""
 
     def __repr__(self) -> str:
         state = "running" if self.is_running else "stopped"
-        script = self._member.script
+        script = self.member.script
         return f"FleetSync({state}, {self.leases!r}, calls={script.calls}, failures={script.failures})"
 
     @property
@@ -114,54 +311,26 @@ class FleetSync:
         """Whether the thread runs: from `start` to `stop`."""
         return self._worker.is_alive and not self._worker.is_stopping
 
-    @property
-    def members(self) -> int:
-        """Living processes of the fleet; 1 before the first answer."""
-        return self.leases.members
-
-    @property
-    def last_error(self) -> str | None:
-        """Text of the newest failure, kept after a recovery."""
-        return self._member.script.last_error
-
     def view(self) -> FleetView:
         """Return the state and the counts."""
-        script = self._member.script
-        is_up = self.leases.unavailable_since_s is None
-        return FleetView(self.leases.members, is_up, script.calls, script.failures)
-
-    def start(self) -> None:
-        """Start the thread unless it runs; returns at once. Also after `stop`."""
-        self._worker.start()
+        script = self.member.script
+        return FleetView(self.leases.members, self.leases.is_up, script.calls, script.failures)
 
     def stop(self, join_s: float = JOIN_S) -> None:
-        """Return unspent tokens, leave the fleet, and end the thread.
-
-        Args:
-            join_s: longest wait in seconds; a thread in a call that hangs is left behind.
-        """
+        """Return unspent tokens, leave the fleet, and end the thread; one that hangs is left behind."""
         self._worker.stop(join_s)
 
-    def stop_with(self, owner: object) -> None:
-        """Stop the thread when the owner is collected."""
-        self._worker.stop_with(owner)
-
     async def ensure(self, demand: Demand) -> None:
-        """Wait until the leases can decide on a demand; 50 ms at most.
-
-        Await it, without the lock, where `LeasedBuckets.is_decidable` is False.
-        Then `LeasedBuckets.take` decides.
-        """
+        """Wait, without the lock, until the leases can decide on a demand; 50 ms at most."""
         gives_up_s = math.inf
         while True:
             wakeup = self._new_wakeup()
             now = self.clock()
             gives_up_s = min(gives_up_s, now + DEADLINE_S)
             with self.lock:
-                if self.leases.is_decidable(demand, now):
+                # At the end answers have come, but other requests took the tokens.
+                if self.leases.is_decidable(demand, now) or now >= gives_up_s:
                     return
-                if now >= gives_up_s:
-                    return  # answers came, but other requests took the tokens
                 seconds = min(self.leases.add_waiter(wakeup, demand, now), gives_up_s - now)
             try:
                 await wakeup.wait(seconds, anyio.sleep_forever)
@@ -170,107 +339,73 @@ class FleetSync:
                 self.lock.run(partial(self.leases.remove_waiter, wakeup, demand, self.clock()))
 
     def _step(self) -> float:
-        """Make the call that is due; return the seconds to the next heartbeat or return of tokens."""
-        self._check_waiter_timeouts()
-        now = self.clock()
+        """Make the call that is due; return the seconds to the next heartbeat, probe or return of tokens."""
+        self._record_timeout()
+        leases, now = self.leases, self.clock()
         with self.lock:
-            figures = self.leases.next_request(now, beat=now >= self.next_beat_s)
-            due_s = self.leases.due_s()
+            if leases.is_up:
+                beat, next_s = now >= self.next_beat_s, self.next_beat_s
+            else:
+                beat, next_s = leases.health.try_begin_probe(now), leases.health.next_probe_s
+            figures = leases.next_request(now, beat=beat)
+            due_s = leases.due_s()
         if figures is None:
-            return max(min(self.next_beat_s, due_s) - now, MIN_PAUSE_S)
+            return max(min(next_s, due_s) - now, TIMER_S)
         self._exchange(figures)
         return 0.0
 
-    def _check_waiter_timeouts(self) -> None:
-        """Call at once after a timeout of the waiters, if no call of the thread has failed.
-
-        The waiters may be wrong: the whole process can have stalled.
-        """
+    def _record_timeout(self) -> None:
+        """Log a loss that waiters have found, and call at once: the whole process can have stalled."""
+        health = self.leases.health
         with self.lock:
-            since_s = self.leases.unavailable_since_s
-        if since_s is not None and self._outage.since_s is None:
-            self._record_loss(since_s, TIMEOUT_TEXT)
-            self.next_beat_s = -math.inf
+            is_new = not self.leases.is_up and self._outage.since_s is None
+            if is_new:
+                health.next_probe_s = -math.inf
+        if is_new:
+            self._record_loss(health.since_s, TIMEOUT_TEXT)
 
     def _exchange(self, figures: list[int]) -> None:
         """Make one call, and wake all waiters."""
+        leases = self.leases
         try:
-            reply = self._member.exchange(figures)
+            reply = self.member.exchange(figures)
             with self.lock:
-                wakeups, since_s = self.leases.waiters, self.leases.unavailable_since_s
-                self.leases.apply_reply(reply, self.clock())
+                wakeups = leases.waiters
+                since_s = None if leases.is_up else leases.health.since_s
+                leases.apply_reply(reply, self.clock())
         except Exception as error:  # noqa: BLE001 - a client may raise anything: it is probed again in a second
             self._record_failure(error)
             now = self.clock()
             with self.lock:
-                self.leases.store_lost(now)
-                wakeups = self.leases.waiters
-            self.next_beat_s = now + PROBE_S * random.uniform(1.0 - JITTER, 1.0 + JITTER)
+                leases.health.record_probe(StoreErrorKind.LOST, now)
+                leases.store_lost(now)
+                wakeups = leases.waiters
         else:
             now = self.clock()
-            self.next_beat_s = now + self._member.heartbeat_s
+            self.next_beat_s = now + self.member.heartbeat_s
             if since_s is not None:
                 self._record_loss(since_s, TIMEOUT_TEXT)
-            self._outage.record_recovery(now, f": {self.leases.members} members")
+            self._outage.record_recovery(now, f": {leases.members} members")
         for wakeup in wakeups:
             cast("Wakeup", wakeup).set()  # the leases take any object for a waiter
 
     def _leave(self) -> None:
         """Make the last call: return tokens and leave the fleet. A lost store is not waited for again."""
+        script = self.member.script
         with self.lock:
-            figures = self.leases.final_request() if self.leases.unavailable_since_s is None else None
+            figures = self.leases.final_request() if self.leases.is_up else None
         try:
-            if figures is not None:
-                self._member.leave(figures)
+            if figures is not None and script.is_connected:  # else the fleet does not know this process
+                self.member.exchange(figures, leaves=True)
         except Exception as error:  # noqa: BLE001 - tokens that cannot be returned are lost, no more
             self._record_failure(error)
         finally:
-            self.next_beat_s = -math.inf
-            self._member.script.close()
+            self.next_beat_s = self.leases.health.next_probe_s = -math.inf
+            script.close()
 
     def _record_failure(self, error: BaseException) -> None:
-        self._member.script.record_failure(error)
-        self._record_loss(self.clock(), _error_text(error))
+        self._record_loss(self.clock(), self.member.script.record_failure(error))
 
     def _record_loss(self, since_s: float, cause: str) -> None:
         effect = f"each process uses 1/{self.leases.processes} of the rates ({cause})"
         self._outage.record_loss(since_s, self.clock(), effect)
-
-
-class FleetMember:
-    """This process as a member of its fleet: its name, and its calls of the fleet's script.
-
-    Args:
-        store: the names in keys.
-        fleet: the heartbeat.
-        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called at
-            the first call.
-    """
-
-    __slots__ = ("_keys", "heartbeat_s", "name", "script")
-
-    def __init__(self, store: StoreSettings, fleet: FleetSettings, connect: Callable[[], SyncClient]) -> None:
-        self._keys = fleet_keys(store)
-        self.heartbeat_s: float = fleet.fleet_heartbeat_s
-        self.name: str = secrets.token_hex(8)
-        text = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
-        self.script: SyncScript = SyncScript(connect, text)
-
-    def exchange(self, figures: Sequence[int]) -> list[int]:
-        """Send a heartbeat and the figures of the leases; return the reply."""
-        return self._call(figures, self.heartbeat_s * MAX_MISSED_BEATS)
-
-    def leave(self, figures: Sequence[int]) -> None:
-        """Send the last figures, if the fleet knows this process."""
-        if self.script.is_connected:
-            self._call(figures, 0.0)
-
-    def _call(self, figures: Sequence[int], lifetime_s: float) -> list[int]:
-        reply: list[int] = self.script.call(self._keys, (self.name, round(lifetime_s * 1e6), *figures))
-        return reply
-
-
-def _error_text(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
-    forbidden = "NOPERM" in text or "NoPermission" in text or "can't run this command" in text
-    return f"{text}; it needs the rights: {RIGHTS}" if forbidden else text

@@ -18,7 +18,6 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.gpu.recorded import RecordedProvider
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.store import fleet as fleet_module
-from autoglm_throttle.store import leased_buckets
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand, Priority, Reason
 from tests.asgi.run_app import request
@@ -33,8 +32,7 @@ LOW = Demand(Priority.LOW)
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set a deadline of the leased buckets that a server on a busy machine meets."""
-    for module in (leased_buckets, fleet_module):
-        monkeypatch.setattr(module, "DEADLINE_S", 10.0)
+    monkeypatch.setattr(fleet_module, "DEADLINE_S", 10.0)
     monkeypatch.setattr(fleet_module, "TIMEOUT_S", 10.0)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, Throttle
 from autoglm_throttle.admission import factory
+from autoglm_throttle.store.fleet import DEADLINE_S
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.leased_buckets import DEADLINE_S
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.shared_limits import StoreView
 from tests.store.clients import Wire

@@ -73,7 +73,7 @@ VIOLATIONS = [
     Violation("types.identity", "<time>", "pure"),
     Violation("store.protocol", "<time>", "pure"),
     Violation("resilience.drive", "<time>", "pure"),
-    Violation("store.leased_buckets", "<asyncio>", "pure"),
+    Violation("store.leases", "<asyncio>", "pure"),
     Violation("limiting.sliding_window", "<redis>", "pure"),
     Violation("limiting.token_bucket", "_runtime.serial_lock", "pure"),
     Violation("types.requests", "<starlette>", "pure"),

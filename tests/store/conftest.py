@@ -11,8 +11,7 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
-from autoglm_throttle.store.fleet import FleetMember, FleetSync
-from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.fleet import FleetMember, FleetSync, LeasedBuckets
 from autoglm_throttle.types import Clock
 from tests.store.clients import Wire
 

@@ -11,7 +11,7 @@ from functools import partial
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings
-from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.fleet import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.bucket_store import BucketStore
 

@@ -19,9 +19,8 @@ from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import FleetMember, FleetSync
+from autoglm_throttle.store.fleet import FleetMember, FleetSync, LeasedBuckets
 from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
-from autoglm_throttle.store.leased_buckets import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, GpuSample, Priority
 
 RATE = 200.0

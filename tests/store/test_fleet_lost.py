@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from autoglm_throttle.store import fleet, leased_buckets
+from autoglm_throttle.store import fleet
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.types import Reason
 from tests.store.polling import HANG_S, until
@@ -24,8 +24,7 @@ APART = {"fleet": True, "workers": 4, **PATIENTLY}
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the leases a deadline that a server on a busy machine keeps."""
-    for module in (leased_buckets, fleet):
-        monkeypatch.setattr(module, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(fleet, "DEADLINE_S", 0.2)
 
 
 async def quiet(site: Site) -> None:

@@ -15,10 +15,9 @@ from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.store import fleet as fleet_module
-from autoglm_throttle.store import leased_buckets
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import JITTER, PROBE_S, TIMEOUT_S, FleetMember, FleetSync, fleet_keys
-from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.fleet import PROBE_S, TIMEOUT_S, FleetMember, FleetSync, LeasedBuckets, fleet_keys
+from autoglm_throttle.store.health import JITTER
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
 from tests.store.fleets import MID, admit, beats
@@ -54,7 +53,7 @@ def test_blocked_event_loop_is_no_store_silence(wire: Wire, made: Callable[..., 
         return (await request)[0]
 
     assert asyncio.run(stands_still())
-    assert fleet.leases.unavailable_since_s is None
+    assert fleet.leases.is_up
     assert fleet.view().failures == 0
 
 
@@ -99,7 +98,7 @@ def test_abandoned_store_is_retried_at_once_and_logged(
     beats(fleet, wire)
     wire.answers.clear()
     asyncio.run(gives_up(fleet, clock))
-    assert fleet.leases.unavailable_since_s is not None
+    assert not fleet.leases.is_up
     assert wire.asked.acquire(timeout=PATIENCE_S)
     wire.answers.set()
     until(lambda: not away(fleet), PATIENCE_S, "it is back")
@@ -119,7 +118,7 @@ def test_failing_store_is_retried_after_1_s_and_logged_once(
     asyncio.run(gives_up(fleet, clock))
     wire.wait()
     until(lambda: fleet.view().failures == 1, PATIENCE_S, "the failure")
-    pause_s = fleet.next_beat_s - clock()
+    pause_s = fleet.leases.health.next_probe_s - clock()
     assert PROBE_S * (1 - JITTER) <= pause_s <= PROBE_S * (1 + JITTER)
     clock.ahead_s += pause_s
     fleet.leases.wake()
@@ -136,7 +135,7 @@ def test_late_answer_is_logged_as_recovery(
     wire.answers.clear()
     with caplog.at_level(logging.WARNING, "autoglm_throttle"):
         asyncio.run(admit(fleet))
-        assert fleet.leases.unavailable_since_s is not None
+        assert not fleet.leases.is_up
         wire.answers.set()
         until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     assert "no answer within 50 ms" in caplog.messages[0]
@@ -147,8 +146,7 @@ def test_late_answer_is_logged_as_recovery(
 @pytest.fixture
 def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetSync]:
     """One of a fleet on a server that may be stopped, after its first answer."""
-    for module in (leased_buckets, fleet_module):
-        monkeypatch.setattr(module, "DEADLINE_S", DEADLINE_S)
+    monkeypatch.setattr(fleet_module, "DEADLINE_S", DEADLINE_S)
     settings = StoreSettings(redis_url=SecretStr(own_server.url))
     clients = RedisClients(settings)
     held = LeasedBuckets(RateSettings(workers=2), FleetSettings(), time.monotonic())
@@ -177,7 +175,7 @@ async def one_after_another(fleet: FleetSync) -> set[tuple[bool, bool]]:
 
 
 def away(fleet: FleetSync) -> bool:
-    return fleet.leases.unavailable_since_s is not None
+    return not fleet.leases.is_up
 
 
 def back(fleet: FleetSync) -> None:
@@ -213,4 +211,6 @@ def test_killed_and_restarted_server_is_detected(own_server: RedisServer, member
     until(lambda: member.view().failures == 2, PATIENCE_S, "it has been asked again")
     own_server.restart()
     back(member)
-    until(lambda: member.members == 1 and not member.leases.is_request_pending, PATIENCE_S, "an answer")
+    until(
+        lambda: member.leases.members == 1 and not member.leases.is_request_pending, PATIENCE_S, "an answer"
+    )

@@ -14,8 +14,7 @@ import pytest
 import redis
 import trio
 
-from autoglm_throttle.store.fleet import RIGHTS, FleetSync
-from autoglm_throttle.store.leased_buckets import DEADLINE_S, LeasedBuckets
+from autoglm_throttle.store.fleet import DEADLINE_S, RIGHTS, FleetSync, LeasedBuckets
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire, names
 from tests.store.fleets import MID, admit, beats
@@ -65,7 +64,7 @@ def test_waiter_without_granted_tokens_is_rejected_in_time(
 def test_it_works_under_trio(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     beats(fleet, wire)
-    assert fleet.members == 1
+    assert fleet.leases.members == 1
     assert trio.run(admit, fleet)[0]
 
 
@@ -96,7 +95,7 @@ def test_a_store_that_hangs_costs_50_ms_once_and_then_nothing(
     begun = time.monotonic()
     assert run(admit, fleet) == (True, True)
     assert time.monotonic() - begun >= 0.9 * DEADLINE_S
-    assert fleet.leases.unavailable_since_s is not None
+    assert not fleet.leases.is_up
 
     async def later(fleet: FleetSync) -> list[tuple[bool, bool]]:
         return [await admit(fleet) for _ in range(20)]
@@ -104,7 +103,7 @@ def test_a_store_that_hangs_costs_50_ms_once_and_then_nothing(
     assert run(later, fleet) == [(True, False)] * 20
     wire.answers.set()
     until(
-        lambda: fleet.leases.unavailable_since_s is None,
+        lambda: fleet.leases.is_up,
         PATIENCE_S,
         "an answer that comes late is still an answer",
     )
@@ -123,21 +122,21 @@ def test_failed_store_is_retried_and_both_are_logged_once(
         wire.wait(2)
         assert fleet.view().failures <= 2, "not before a second is over"
         wire.error = None
-        until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
+        until(lambda: fleet.leases.is_up, PATIENCE_S, "it is back")
     until(lambda: len(caplog.messages) == 2, PATIENCE_S, "two lines")
     away, back = caplog.messages
     failures = fleet.view().failures
     wire.error = redis.ConnectionError("again")
-    fleet.next_beat_s = 0.0
+    fleet.leases.health.next_probe_s = fleet.next_beat_s = 0.0
     fleet.leases.wake()
     until(lambda: fleet.view().failures > failures, PATIENCE_S, "another failure")
     wire.error = None
-    until(lambda: fleet.leases.unavailable_since_s is None, PATIENCE_S, "it is back")
+    until(lambda: fleet.leases.is_up, PATIENCE_S, "it is back")
     assert len(caplog.messages) == 2, "at most one pair of lines in half a minute"
     assert "1/4 of the rates (ConnectionError: gone)" in away
     assert "available again" in back
     assert wire.made == wire.closed + 1
-    assert fleet.last_error == "ConnectionError: again"
+    assert fleet.member.script.last_error == "ConnectionError: again"
 
 
 def test_missing_rights_are_named_in_full(
@@ -154,7 +153,7 @@ def test_an_answer_of_another_shape_is_a_failure(wire: Wire, made: Callable[...,
     fleet = made(wire)
     fleet.start()
     until(lambda: fleet.view().failures, PATIENCE_S, "a failure")
-    assert "script answered" in str(fleet.last_error)
+    assert "script answered" in str(fleet.member.script.last_error)
 
 
 def test_a_script_that_is_not_there_is_sent(wire: Wire, made: Callable[..., FleetSync]) -> None:
@@ -246,7 +245,7 @@ def test_no_thread_left_is_no_error_of_the_request(
 def test_without_its_thread_a_process_runs_alone(wire: Wire, made: Callable[..., FleetSync]) -> None:
     fleet = made(wire)
     asyncio.run(fleet.ensure(MID))
-    assert fleet.leases.unavailable_since_s is not None
+    assert not fleet.leases.is_up
     assert not wire.calls
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings
-from autoglm_throttle.store.leased_buckets import LeasedBuckets
+from autoglm_throttle.store.fleet import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Priority
 from tests.store.bucket_store import BucketStore
 from tests.store.fleet_processes import Crowd
@@ -204,4 +204,4 @@ def test_bound_holds_during_outage_and_recovery() -> None:
     assert after == pytest.approx(300.0, rel=0.05)
     # Who is back first has the whole rate while the others, until their next probe, still run their parts.
     assert crowd.peak() <= crowd.burst + 0.75 * 100.0 * 1.45
-    assert all(worker.leases.unavailable_since_s is None for worker in crowd.workers)
+    assert all(worker.leases.is_up for worker in crowd.workers)

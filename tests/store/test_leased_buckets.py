@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings
-from autoglm_throttle.store.leased_buckets import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
-from autoglm_throttle.store.token_lease import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
+from autoglm_throttle.store.fleet import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
+from autoglm_throttle.store.leases import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 
 MID = Demand(Priority.MID)
@@ -261,7 +261,7 @@ def test_store_silent_for_50_ms_is_unavailable() -> None:
     assert not made.is_decidable(MID, DEADLINE_S - 1e-6)
     assert made.add_waiter("me too", MID, DEADLINE_S - 0.01) == pytest.approx(0.01), "nobody waits 50 ms anew"
     assert made.is_decidable(MID, DEADLINE_S)
-    assert made.unavailable_since_s == DEADLINE_S
+    assert made.health.since_s == DEADLINE_S
     assert (made.next_request(1.0, beat=False), made.due_s()) == (None, math.inf)
 
 
@@ -272,7 +272,7 @@ def test_waiter_timeout_marks_store_unavailable() -> None:
     assert not made.is_decidable(MID, 0.2), "nobody waits, nobody was asked"
     made.add_waiter("me", MID, 1.0)
     made.remove_waiter("me", MID, 1.0 + DEADLINE_S - 1e-6)
-    assert made.unavailable_since_s is not None
+    assert not made.is_up
     made.remove_waiter("me", MID, 2.0)
 
 
@@ -284,7 +284,7 @@ def test_answering_store_is_not_lost_by_an_old_request() -> None:
     made.remove_waiter("me", MID, 0.04)
     made.take(MID, 0.04)
     assert not made.is_decidable(MID, 0.2)
-    assert made.unavailable_since_s is None
+    assert made.is_up
 
 
 def test_answered_waiter_does_not_mark_store_lost() -> None:
@@ -294,7 +294,7 @@ def test_answered_waiter_does_not_mark_store_lost() -> None:
     made.apply_reply(answer((0, 0), (1, 5), (0, 0)), 0.001)
     assert not made.waiters
     made.remove_waiter("me", MID, 10.0)
-    assert made.unavailable_since_s is None
+    assert made.is_up
     made.take(MID, 10.0)
     assert made.add_waiter("me", MID, 10.0) == pytest.approx(DEADLINE_S), "another question, another deadline"
     assert len(woken) == 2
@@ -310,7 +310,7 @@ def test_marking_store_lost_wakes_the_sender() -> None:
         assert made.next_request(0.0, beat=False) is not None
         woken.clear()
         give_up(made, MID, DEADLINE_S)
-        assert made.unavailable_since_s == DEADLINE_S
+        assert made.health.since_s == DEADLINE_S
         give_up(made, MID, 2.0)
         assert woken == [1.0]
 
@@ -350,7 +350,7 @@ def test_only_a_question_without_an_answer_is_silence(steps: list[tuple[tuple[st
             unanswered.clear()
         elif step == "covers":
             made.is_decidable(MID, now)
-        if made.unavailable_since_s is not None:
+        if not made.is_up:
             assert now >= since_s + DEADLINE_S - TIMER_S
             return
         since_s = min(since_s, now) if unanswered else math.inf
@@ -441,10 +441,10 @@ def test_other_users_of_store_are_notified_once_of_loss() -> None:
 def test_reported_failure_is_accepted_and_retried_at_once() -> None:
     made, woken = leases()
     made.report_failure(1.0)
-    assert made.unavailable_since_s == 1.0
+    assert made.health.since_s == 1.0
     assert made.is_decidable(MID, 1.0), "nobody waits for it"
     made.report_failure(2.0)
-    assert (made.unavailable_since_s, woken) == (1.0, [1.0])
+    assert (made.health.since_s, woken) == (1.0, [1.0])
 
 
 def test_alone_the_ceiling_still_cuts() -> None:
@@ -469,7 +469,7 @@ def test_local_spending_is_deducted_at_recovery() -> None:
     assert mid_of(figures) == pytest.approx([500.0, 500.0, 0.0, 0.0, -50.0], abs=1e-3)
     made.take(MID, 10.5)  # while the question is under way
     made.apply_reply(answer((0, 0), (0, 400), (0, 0)), 10.51)
-    assert made.unavailable_since_s is None
+    assert made.is_up
     figures = made.next_request(10.52, beat=True)
     assert figures is not None
     assert mid_of(figures)[4] == pytest.approx(-1.0, abs=1e-3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from autoglm_throttle.limiting.decisions import seconds_until
@@ -61,21 +61,19 @@ class TokenLease:
         lease_s: seconds after which unspent tokens are returned.
     """
 
-    __slots__ = (
-        *("_answer", "_demand", "_grants", "_local", "_pool", "_waiters"),
-        *("burst", "name", "nominal", "rate"),
-    )
-
     def __init__(self, rate: float, burst: float, now: float, name: str, lease_s: float) -> None:
         self.name: str = name
         self.nominal: float = rate
         self.rate: float = rate
         """Tokens per second now, of the whole fleet."""
         self.burst: float = burst
+        self.waiters: dict[object, float] = {}
+        """Waiters for the store's next answer in order of arrival, with their costs."""
         self._pool = 0.0
-        self._waiters: dict[object, float] = {}
-        self._demand = _ExpectedDemand(min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate), now)
-        self._grants = _Grants(lease_s)
+        self._demand = _ExpectedDemand(min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate), now + TICK_S)
+        self._lease_s = lease_s
+        self._grants: deque[tuple[float, float]] = deque()
+        """Expiry and size of each grant; the oldest are spent first."""
         self._answer = _StoreAnswer()
         self._local = _LocalShare()
 
@@ -129,19 +127,6 @@ class TokenLease:
             or now < self._answer.ready_s(cost - self._pool, self.rate)
         )
 
-    def add_waiter(self, waiter: object, cost: float) -> None:
-        """Register a waiter for the store's next answer."""
-        self._waiters[waiter] = cost
-
-    def remove_waiter(self, waiter: object) -> None:
-        """Remove a waiter. Idempotent."""
-        self._waiters.pop(waiter, None)
-
-    @property
-    def waiters(self) -> Collection[object]:
-        """The waiters in order of arrival."""
-        return self._waiters.keys()
-
     def is_short(self, now: float) -> bool:
         """Whether more tokens should be leased in the background."""
         answer = self._answer
@@ -151,11 +136,11 @@ class TokenLease:
 
     def is_call_due(self, now: float) -> bool:
         """Whether there is a reason to call the store now."""
-        return bool(self._waiters) or self.is_short(now) or now >= self.due_s()
+        return bool(self.waiters) or self.is_short(now) or now >= self.due_s()
 
     def due_s(self) -> float:
         """Return the time at which unspent tokens must be returned; infinite without any."""
-        return self._grants.due_s if self._pool > 0.0 else math.inf
+        return self._grants[0][0] if self._pool > 0.0 and self._grants else math.inf
 
     def request(self, now: float) -> LeaseRequest:
         """Build the request to the store; returned tokens have left the pool then."""
@@ -165,8 +150,11 @@ class TokenLease:
         owes = _up(self._local.report_debt(now))
         if self._local.bucket is not None:
             return LeaseRequest(_micro(self.rate), _micro(self.burst), 0, 0, -owes)
+        grants = self._grants
+        while grants and grants[0][0] <= now:
+            grants.popleft()
         # Out of the pool before the call: a request during the call must not spend returned tokens.
-        returned = _micro(max(0.0, self._pool - self._grants.fresh(now)))
+        returned = _micro(max(0.0, self._pool - math.fsum(size for _, size in grants)))
         self._pool -= returned / MICRO
         want, need = self._shortfall()
         self._answer.requested = want / MICRO
@@ -174,8 +162,7 @@ class TokenLease:
 
     def final_request(self) -> LeaseRequest:
         """Build the last request: return all tokens, want none."""
-        returned = _micro(self._pool)
-        self._pool = 0.0
+        returned, self._pool = _micro(self._pool), 0.0
         self._grants.clear()
         return LeaseRequest(_micro(self.rate), _micro(self.burst), 0, 0, returned)
 
@@ -184,9 +171,11 @@ class TokenLease:
         tokens = grant / MICRO
         self._pool += tokens
         if grant:
-            self._grants.add(tokens, now)
-        self._waiters.clear()
-        self._answer.record(tokens, remaining / MICRO, now)
+            self._grants.append((now + self._lease_s, tokens))
+        self.waiters.clear()
+        answer = self._answer
+        answer.received_s, answer.remaining, answer.rejected_cost = now, remaining / MICRO, 0.0
+        answer.fell_short = tokens < answer.requested
         self._local.end(now)
 
     @property
@@ -213,109 +202,61 @@ class TokenLease:
 
     def _shortfall(self) -> tuple[int, int]:
         """Return the wanted and the needed tokens, in micro-tokens."""
-        waiting = math.fsum(self._waiters.values())
-        first = next(iter(self._waiters.values()), self._answer.rejected_cost)
+        waiting = math.fsum(self.waiters.values())
+        first = next(iter(self.waiters.values()), self._answer.rejected_cost)
         if not first and not self._demand.exceeds(self._pool):
             return 0, 0
         prefetch = self._demand.next_prefetch(first, waiting)
         need = max(0.0, first - self._pool)
-        want = max(need, math.ceil(prefetch) - self._pool)
-        return _up(want), _up(need)
+        return _up(max(need, math.ceil(prefetch) - self._pool)), _up(need)
 
 
+@dataclass(slots=True)
 class _ExpectedDemand:
-    """Mean demand of this process, and the prefetch that follows from it.
+    """Mean demand of this process, and the prefetch that follows from it."""
 
-    Args:
-        prefetch_s: seconds of mean demand that are prefetched.
-        now: monotonic seconds.
-    """
-
-    __slots__ = ("_mean_rps", "_prefetch_s", "_refill_at", "arrived", "tick_ends_s")
-
-    def __init__(self, prefetch_s: float, now: float) -> None:
-        self.arrived: float = 0.0
-        """Cost that has arrived in this tick."""
-        self.tick_ends_s: float = now + TICK_S
-        self._prefetch_s = prefetch_s
-        self._mean_rps = 0.0
-        self._refill_at = 0.0
+    prefetch_s: float
+    """Seconds of mean demand that are prefetched."""
+    tick_ends_s: float
+    arrived: float = 0.0
+    """Cost that has arrived in this tick."""
+    mean_rps: float = 0.0
+    refill_at: float = 0.0
 
     def tick(self, now: float) -> None:
         """Close the ticks that have ended."""
         ended = int((now - self.tick_ends_s) / TICK_S) + 1
-        self._mean_rps += WEIGHT * (self.arrived / TICK_S - self._mean_rps)
-        self._mean_rps *= (1.0 - WEIGHT) ** (ended - 1)
+        self.mean_rps += WEIGHT * (self.arrived / TICK_S - self.mean_rps)
+        self.mean_rps *= (1.0 - WEIGHT) ** (ended - 1)
         self.arrived = 0.0
         self.tick_ends_s = now + TICK_S if ended > 1 else self.tick_ends_s + TICK_S
 
     def exceeds(self, pool: float) -> bool:
         """Whether more than a pool will be needed soon."""
-        return pool <= self._refill_at and self._prefetch_s * self._mean_rps >= 1.0
+        return pool <= self.refill_at and self.prefetch_s * self.mean_rps >= 1.0
 
     def next_prefetch(self, first: float, waiting: float) -> float:
-        """Return the tokens to hold after the next answer.
-
-        Args:
-            first: cost of the first waiter.
-            waiting: cost of all waiters.
-        """
+        """Return the tokens to hold after the next answer, by the costs of the first and of all waiters."""
         # At a cold start there is no mean yet: arrivals of this tick count, and double from call to call.
         arriving = waiting + max(0.0, self.arrived - COLD_START_COST)
-        prefetch = max(self._prefetch_s * self._mean_rps, first, arriving)
-        self._refill_at = REFILL_AT * prefetch
+        prefetch = max(self.prefetch_s * self.mean_rps, first, arriving)
+        self.refill_at = REFILL_AT * prefetch
         return prefetch
 
 
-class _Grants:
-    """Grants of the store and their expiry; the oldest are spent first."""
-
-    __slots__ = ("_items", "_lease_s")
-
-    def __init__(self, lease_s: float) -> None:
-        self._lease_s = lease_s
-        self._items: deque[tuple[float, float]] = deque()
-        """Expiry and size."""
-
-    def add(self, tokens: float, now: float) -> None:
-        self._items.append((now + self._lease_s, tokens))
-
-    def clear(self) -> None:
-        self._items.clear()
-
-    @property
-    def due_s(self) -> float:
-        """Expiry of the oldest grant; infinite without any."""
-        return self._items[0][0] if self._items else math.inf
-
-    def fresh(self, now: float) -> float:
-        """Drop the expired grants and return the tokens of the others."""
-        items = self._items
-        while items and items[0][0] <= now:
-            items.popleft()
-        return math.fsum(size for _, size in items)
-
-
+@dataclass(slots=True)
 class _StoreAnswer:
     """The store's last answer: it tells when the store may have enough tokens again."""
 
-    __slots__ = ("fell_short", "received_s", "rejected_cost", "remaining", "requested")
-
-    def __init__(self) -> None:
-        self.requested: float = 0.0
-        """Tokens wanted by the request under way."""
-        self.received_s: float = -math.inf
-        self.remaining: float = math.inf
-        """Tokens left in the store."""
-        self.fell_short: bool = False
-        """Whether less was granted than requested."""
-        self.rejected_cost: float = 0.0
-        """Cost of the first rejection since then."""
-
-    def record(self, granted: float, remaining: float, now: float) -> None:
-        self.received_s, self.remaining = now, remaining
-        self.fell_short = granted < self.requested
-        self.rejected_cost = 0.0
+    requested: float = 0.0
+    """Tokens wanted by the request under way."""
+    received_s: float = -math.inf
+    remaining: float = math.inf
+    """Tokens left in the store."""
+    fell_short: bool = False
+    """Whether less was granted than requested."""
+    rejected_cost: float = 0.0
+    """Cost of the first rejection since then."""
 
     def ready_s(self, lacking: float, rate: float) -> float:
         """Return the time from which the store may cover the tokens that the pool lacks."""
@@ -330,17 +271,15 @@ class _StoreAnswer:
         return max(fits_s, self.received_s + PAUSE_S) if self.fell_short else fits_s
 
 
+@dataclass(slots=True)
 class _LocalShare:
     """This process's part of the rate while the store is unavailable, and the debt that it leaves."""
 
-    __slots__ = ("_reported", "bucket", "spent")
-
-    def __init__(self) -> None:
-        self.bucket: TokenBucket | None = None
-        """None: the store is available."""
-        self.spent: float = 0.0
-        """Tokens taken from it and not reported to the store."""
-        self._reported = 0.0
+    bucket: TokenBucket | None = None
+    """None: the store is available."""
+    spent: float = 0.0
+    """Tokens taken from it and not reported to the store."""
+    _reported: float = field(default=0.0, init=False)
 
     def report_debt(self, now: float) -> float:
         """Return the tokens to deduct in the store: spent without it and not refilled by now."""
@@ -350,8 +289,7 @@ class _LocalShare:
     def end(self, now: float) -> None:
         """End the outage; the debt that was not reported is kept for the next request."""
         self.spent = max(0.0, self._debt(now) - self._reported)
-        self._reported = 0.0
-        self.bucket = None
+        self._reported, self.bucket = 0.0, None
 
     def _debt(self, now: float) -> float:
         bucket = self.bucket
