@@ -108,30 +108,22 @@ class ServiceStats:
 class ControlState:
     """Output of the controller: the share of the nominal rates to refill now."""
 
-    factor: float
-    """0..1, admitted share of the nominal rates; 0 rejects all new requests."""
-    tier: float
-    """The table's own factor in force, before lost capacity and staleness."""
-    load: float | None
-    """0..1, or None when it is not known or the policy ignores it."""
-    since_s: float
-    """When ``factor`` last changed."""
+    factor: float  # 0..1, admitted share of the nominal rates; 0 rejects all new requests
+    tier: float  # the table's own factor in force, before lost capacity and staleness
+    load: float | None  # 0..1, or None when it is not known or the policy ignores it
+    since_s: float  # when factor last changed
     cause: ControlCause
     telemetry: TelemetryState
-    valid_until_s: float
-    """Valid until this instant; then the controller must be called again."""
-    may_rise_at_s: float = 0.0
-    """While ``factor`` is 0: the instant of the first sample that could raise it."""
+    valid_until_s: float  # valid until this instant; then the controller must be called again
+    may_rise_at_s: float = 0.0  # while factor is 0: the instant of the first sample that could raise it
     ceilings: tuple[float, float, float] = (1.0, 1.0, 1.0)
     """For high, mid and low: 0..1, multiplies the refill rate of the class."""
     budget_rps: float | None = None
     """Requests per second for all classes together while the policy ``adaptive`` reduces or holds."""
-    table_factor: float = 1.0
-    """Factor of the tier table for the newest signal, applied or not."""
+    table_factor: float = 1.0  # factor of the tier table for the newest signal, applied or not
     armed: bool = False
     """Whether the table may act: under ``adaptive`` only while the limiter reports waiting requests."""
-    signal: Signal = Signal.UTILIZATION
-    """The signal compared with the bands."""
+    signal: Signal = Signal.UTILIZATION  # the signal compared with the bands
     term: str = "utilization"
     """The deciding term of the signal: ``utilization``, or the largest one of the pressure."""
 

@@ -39,10 +39,8 @@ class GpuVerdict:
     """A condition with its evidence."""
 
     condition: GpuCondition
-    since_s: float
-    """Monotonic time since which the condition holds."""
-    confidence: float
-    """0..1, the share of the relevant and known signals that agree."""
+    since_s: float  # monotonic time since which the condition holds
+    confidence: float  # 0..1, the share of the relevant and known signals that agree
     evidence: Mapping[str, float] = field(default_factory=dict)
     """Checked signal, such as ``utilization_pct`` or ``power_share``, -> value at the newest sample."""
 
@@ -137,36 +135,28 @@ class GpuSample:
 class GpuView:
     """All known devices and engines as one value. Outdated sources are left out of every mean."""
 
-    taken_at_s: float
-    """Time of the newest measurement of a usable device; without devices, of an engine."""
+    taken_at_s: float  # time of the newest measurement of a usable device; without devices, of an engine
     utilization_pct: float | None
     """By the chosen aggregate over usable devices; None if no device reports it."""
     utilization_max_pct: float | None
-    memory_ratio: float | None
-    """Fill of the fullest device: one full device is an out-of-memory error."""
+    memory_ratio: float | None  # fill of the fullest device: one full device is an out-of-memory error
     power_ratio: float | None
     capacity: float
     """Usable share of the known capacity, 0..1, without lost ones; a slowed-down one counts by its clock."""
-    devices: tuple[GpuSample, ...]
-    """Every known device and engine, lost ones included."""
+    devices: tuple[GpuSample, ...]  # every known device and engine, lost ones included
     utilization_mean_pct: float | None = None
-    kv_used_ratio: float | None = None
-    """Fill of the engines' key-value caches, by the chosen aggregate."""
-    queued: int | None = None
-    """Requests queued inside all engines together."""
+    kv_used_ratio: float | None = None  # fill of the engines' key-value caches, by the chosen aggregate
+    queued: int | None = None  # requests queued inside all engines together
     running: int | None = None
-    engines: int = 0
-    """Engines with a recent sample."""
+    engines: int = 0  # engines with a recent sample
     engines_at_s: float | None = None
     """Time of the newest measurement of an engine; None: no engine has ever reported."""
     interval_s: float | None = None
     """Promised seconds between two readings of the slowest device's source; None: as configured."""
-    period_s: float | None = None
-    """Measuring interval of the slowest device's source, where it was learned."""
+    period_s: float | None = None  # measuring interval of the slowest device's source, where it was learned
     weights: Mapping[DeviceKey, float] = field(default_factory=dict)
     """Share of each known device in the whole, 0..1, lost devices included; engines have no weight."""
-    verdicts: Mapping[DeviceKey, GpuVerdict] = field(default_factory=dict)
-    """Verdict for each device."""
+    verdicts: Mapping[DeviceKey, GpuVerdict] = field(default_factory=dict)  # verdict for each device
 
     @property
     def fake_busy(self) -> bool:

@@ -120,14 +120,12 @@ class GuardPermit:
 class GuardRejection:
     """A rejected call: a value, never raised by itself."""
 
-    name: str
-    """Name of the guard."""
+    name: str  # name of the guard
     state: BreakerState
     cause: BreakerCause
     retry_after_s: float
     """Seconds until the next call is worth making; 0: a slot may become free at any time."""
-    last_failure: str = ""
-    """Type and text of the newest failure, truncated to 200 characters."""
+    last_failure: str = ""  # type and text of the newest failure, truncated to 200 characters
     lease_wanted: bool = False
     """The caller may make the call if it gets the fleet's lease for the probe call."""
 
@@ -182,14 +180,10 @@ class BreakerTransition:
     before: BreakerState
     after: BreakerState
     cause: BreakerCause
-    at_s: float
-    """Monotonic seconds."""
-    generation: int
-    """The generation that begins with it."""
-    retry_after_s: float = 0.0
-    """Seconds until the next probe call, where ``after`` is open."""
-    rounds: int = 0
-    """Consecutive openings without a closing between them, minus one."""
+    at_s: float  # monotonic seconds
+    generation: int  # the generation that begins with it
+    retry_after_s: float = 0.0  # seconds until the next probe call, where after is open
+    rounds: int = 0  # consecutive openings without a closing between them, minus one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,11 +220,8 @@ class BreakerView:
 class FallbackContext:
     """The context that a dynamic fallback receives."""
 
-    name: str
-    """Name of the guard."""
-    cause: str
-    """The cause: a `BreakerCause`, ``error``, or ``load``."""
-    error: BaseException | None
-    """The exception, which may be a rejection; None under load."""
+    name: str  # name of the guard
+    cause: str  # the cause: a `BreakerCause`, error, or load
+    error: BaseException | None  # the exception, which may be a rejection; None under load
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -124,12 +124,9 @@ SUB_BUCKETS: Final = 60
 class UserLimit:
     """A limit of units in any window of the given seconds, for each user."""
 
-    name: str
-    """``user-60s``: its name in headers and rejections."""
-    limit: int
-    """Units, 1..`UNITS_AT_MOST`."""
-    window_s: int
-    """Whole seconds, at least 1."""
+    name: str  # user-60s: its name in headers and rejections
+    limit: int  # units, 1..`UNITS_AT_MOST`
+    window_s: int  # whole seconds, at least 1
 
     @property
     def exact(self) -> bool:
@@ -142,13 +139,10 @@ class LimitStatus:
     """One user limit after a decision: the source of the RateLimit header fields."""
 
     name: str
-    limit: int
-    """Units in a window."""
+    limit: int  # units in a window
     window_s: int
-    remaining: int
-    """Units left now, after this request was charged."""
-    reset_s: float
-    """Seconds until the oldest counted unit leaves the window; 0 if nothing is counted."""
+    remaining: int  # units left now, after this request was charged
+    reset_s: float  # seconds until the oldest counted unit leaves the window; 0 if nothing is counted
 
 
 class Demand:
