@@ -84,12 +84,7 @@ def make_load(
     A trace has no callers and no priorities, so both are drawn from the mix by ``seed``. Requests with the
     same token counts share one body. A request without generated tokens in the trace requests one token.
 
-    Args:
-        trace: arrival times and token counts.
-        mix: priorities and clients to draw.
-        speed: 2 plays twice as fast.
-        seed: of the draws.
-        target: path of a service that understands ``context_tokens`` and ``tokens``.
+    The service at ``target`` must understand ``context_tokens`` and ``tokens``. Speed 2 plays twice as fast.
 
     Raises:
         TrafficError: a speed that is not a finite number above 0, or a target that is no path.

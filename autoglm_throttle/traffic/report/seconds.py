@@ -59,12 +59,7 @@ def _sorted_columns(plan: LoadPlan, log: RequestLog) -> _Columns:
 
 
 def seconds(plan: LoadPlan, log: RequestLog) -> Seconds:
-    """Build the curves of a run.
-
-    Args:
-        plan: the planned requests.
-        log: the request log; every request has ended or was skipped.
-    """
+    """Build the curves of a run in which every request has ended or was skipped."""
     columns = _sorted_columns(plan, log)
     latest_s = columns.offsets[-1] if columns.offsets else 0.0
     # Float sums of levels may exceed a whole second slightly; that makes no extra second.

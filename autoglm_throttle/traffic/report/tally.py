@@ -39,12 +39,9 @@ def percentile(durations: Times, share: float) -> float | None:
 
 
 def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
-    """Build a tally from sums.
+    """Build a tally from sums whose requests were sent within ``length_s`` (0 or less: none was sent).
 
-    Args:
-        row: the sums.
-        length_s: seconds during which its requests were sent; 0 or less if no request was sent.
-        step_s: time step of the row's answers.
+    The answers of the sums are counted in steps of ``step_s``.
     """
 
     def ratio(count: int) -> float | None:

@@ -72,14 +72,7 @@ def table(rows: Sequence[Sequence[str]], text_columns: int = 2) -> list[str]:
 
 
 def lines(document: Document) -> list[str]:
-    """Format a report: the verdict, the objectives, one table, and the errors.
-
-    Args:
-        document: a report built by `make`.
-
-    Returns:
-        Lines without line ends; neither the first nor the last is empty.
-    """
+    """Format a report: the verdict, the objectives, one table, and the errors; lines without line ends."""
     verdict, limits_s = document["verdict"], document["load"]["limits_s"]
     width = max((len(one["term"]) for one in verdict["objectives"]), default=0)
     limits = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in limits_s.items())
@@ -180,11 +173,8 @@ def _generator(generator: GeneratorPart) -> str:
 class ProgressLine:
     """Counts results as they happen and formats the progress of the run; the time is passed in.
 
-    Args:
-        planned: requests of the plan; 0 for a closed loop, where it is not known.
-        duration_s: length of the plan.
-        terminal: True: rewrite one line; False: add a line now and then.
-        width: columns of the terminal; longer lines are truncated, since they would break the rewriting.
+    The number of planned requests is 0 in a closed loop, where it is not known. On a terminal one line is
+    rewritten, truncated to its width. In a log a line is added now and then.
     """
 
     def __init__(self, planned: int, duration_s: float, *, terminal: bool, width: int = 80) -> None:
@@ -205,11 +195,7 @@ class ProgressLine:
     def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
         """Return the text to write now, including control characters; empty when no update is due.
 
-        Args:
-            elapsed_s: seconds since the first intended start.
-            launched: requests launched so far.
-            in_flight: requests sent and not ended.
-            lag_s: delay of the last launch; None if unknown.
+        Times count from the first intended start; ``lag_s`` is the delay of the last launch, None if unknown.
         """
         if elapsed_s < self._due_s:
             return ""

@@ -91,10 +91,7 @@ def _lag_s(lag: Times) -> float:
 
 
 def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> str:
-    """Describe a run that failed as a whole, with a remedy; empty if it did not.
-
-    ``outcomes`` are the result codes in order of the plan.
-    """
+    """Describe a run that failed as a whole, with a remedy; empty if it did not."""
     unanswered = _unanswered_at_end(outcomes)
     if unanswered >= MIN_UNANSWERED:
         return (
@@ -129,15 +126,9 @@ def _unanswered_at_end(outcomes: Sequence[int]) -> int:
 def verdict(
     objectives: Sequence[ObjectiveResult], reasons: Sequence[str], *, aborted: bool, failure: str = ""
 ) -> VerdictPart:
-    """Build the verdict of a run.
+    """Build the verdict from objectives, reasons why the run is not valid, and the sentence of a failure.
 
     An interrupted run is reported as such, whether valid or not. An invalid run neither passes nor fails.
-
-    Args:
-        objectives: results of the objectives.
-        reasons: why the run is not valid.
-        aborted: whether the run was stopped early.
-        failure: sentence of `describe_total_failure`.
     """
     more = f"; {failure}" if failure else ""
     failed = [one["term"] for one in objectives if not one["holds"]]
