@@ -61,19 +61,11 @@ class BreakerStore(Protocol):
         ...
 
     def acquire(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
-        """Request a probe lease, waiting at most the deadline.
-
-        Returns:
-            The lease; the state that prevents it, half-open if every slot is taken; None if the store does
-            not reply.
-        """
+        """Request a probe lease; return it, the state that prevents it, or None without a reply in time."""
         ...
 
     async def acquire_async(self, name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
-        """Request a lease as `acquire` does, without blocking the event loop.
-
-        A cancelled call returns a lease that arrives late.
-        """
+        """Request a lease without blocking the event loop; a cancelled call returns one that arrives late."""
         ...
 
     def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
@@ -179,13 +171,6 @@ class ThreadSafeBreaker:
 
     It is changed only under the lock; no callback runs and no I/O happens under it. A result or a command of
     a thread that holds the lock is deferred until the thread leaves it.
-
-    Args:
-        core: the breaker; only this class changes it.
-        clock: monotonic seconds.
-        store: the state shared by the fleet; None: this process decides alone.
-        on_transitions: receives the transitions in order, after the lock is released.
-        fault_log: logs exceptions of ``on_transitions``.
     """
 
     __slots__ = (
@@ -215,11 +200,7 @@ class ThreadSafeBreaker:
         """Link to the fleet; None: this process decides alone."""
 
     def allow(self, *, lease_required: bool) -> GuardPermit | GuardRejection:
-        """Request one call.
-
-        Args:
-            lease_required: whether a probe needs the fleet's lease.
-        """
+        """Request one call; ``lease_required``: whether a probe needs the fleet's lease."""
         core = self.core
         permit = core.fast.permit
         if permit is not None:
@@ -240,22 +221,11 @@ class ThreadSafeBreaker:
         return answer
 
     def record(self, permit: GuardPermit, outcome: Outcome, failure_text: str) -> None:
-        """Record the outcome of a call.
-
-        Args:
-            permit: of the call.
-            outcome: of the call.
-            failure_text: text of the failure; empty without one.
-        """
+        """Record the outcome of a call; ``failure_text`` is empty without a failure."""
         self._change(partial(self._record, permit, outcome, failure_text, self._clock()))
 
     def apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
-        """Run an action that may change the breaker's state.
-
-        Args:
-            action: receives the time.
-            is_local: whether the fleet must be informed of an opening.
-        """
+        """Run an action that may change the state; ``is_local``: the fleet must be informed of an opening."""
         self._change(partial(self._apply, action, is_local=is_local))
 
     def operate(self, action: Callable[[float], None], state: BreakerState) -> None:
@@ -350,10 +320,7 @@ class ThreadSafeBreaker:
             self.fleet.finish_probe(permit.fence, outcome)
 
     def _publish(self, *, is_local: bool) -> None:
-        """Queue the transitions for the observers, and local openings for the fleet.
-
-        A breaker in metrics-only mode sends nothing to the fleet.
-        """
+        """Queue the transitions for the observers, and local openings for the fleet unless metrics-only."""
         changes = self.core.drain()
         if changes and self._on_transitions is not None:
             self._notifications.put(partial(self._on_transitions, changes))
