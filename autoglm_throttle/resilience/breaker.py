@@ -13,13 +13,12 @@ import math
 from typing import Final
 
 from autoglm_throttle.resilience.classify import FAILURE_TEXT_MAX_CHARS
-from autoglm_throttle.resilience.half_open import HalfOpenProbes, ProbeLease, RampUp
+from autoglm_throttle.resilience.half_open import HalfOpenProbes, RampUp
 from autoglm_throttle.resilience.outcomes import FailureStats
 from autoglm_throttle.resilience.transitions import (
     OPERATOR_STATES,
     BreakerEvent,
     BreakerStateMachine,
-    RemoteBreakerState,
     describe,
 )
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -31,6 +30,8 @@ from autoglm_throttle.types import (
     GuardPermit,
     GuardRejection,
     Outcome,
+    ProbeLease,
+    RemoteBreakerState,
     SlowCallMode,
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -13,26 +12,6 @@ LEASE_REQUEST_INTERVAL_S: Final = 0.05
 
 _ONE_CALL: Final = 1.0 - 1e-9
 """Credit of one call, with tolerance: ten times 0.1 falls short of 1 by the last bit."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeLease:
-    """The fleet's permission for one probe."""
-
-    fence: int  # fencing token: above 0, and greater for newer leases
-    version: int  # version of the state in which it was granted
-    rounds: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeRequest:
-    """Parameters of a request for a probe lease."""
-
-    half_open_max: int
-    successes_needed: int
-    limits_concurrent: bool
-    """Whether ``half_open_max`` limits concurrent probes; else it limits the probes of a round."""
-    lease_s: float
 
 
 class HalfOpenProbes:

@@ -13,14 +13,12 @@ from autoglm_throttle.resilience.breaker import Breaker, FastPath
 from autoglm_throttle.resilience.classify import OutcomeClassifier, apply_slow_limit, failure_text
 from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
 from autoglm_throttle.resilience.fallback import Feature
-from autoglm_throttle.resilience.half_open import ProbeLease
 from autoglm_throttle.resilience.thread_safe_breaker import (
     END_MARGIN_S,
     BreakerStore,
     FleetLink,
     ThreadSafeBreaker,
 )
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerMode,
@@ -32,6 +30,8 @@ from autoglm_throttle.types import (
     GuardRejected,
     GuardRejection,
     Outcome,
+    ProbeLease,
+    RemoteBreakerState,
     StreamSettleMode,
 )
 

@@ -13,9 +13,7 @@ from typing import Final, Protocol
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.notification_queue import NotificationQueue
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -26,6 +24,9 @@ from autoglm_throttle.types import (
     GuardPermit,
     GuardRejection,
     Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
 )
 
 END_MARGIN_S: Final = 0.001

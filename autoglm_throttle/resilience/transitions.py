@@ -8,7 +8,6 @@ end an operator's decision.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -19,18 +18,8 @@ from autoglm_throttle.types import (
     BreakerState,
     BreakerTransition,
     BreakerView,
+    RemoteBreakerState,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteBreakerState:
-    """State of a breaker as the fleet knows it. Never ``RAMPING``: a ramp is local to a process."""
-
-    version: int  # rises with every change, even after a lost key
-    state: BreakerState
-    wait_s: float = 0.0  # seconds left of the open period when this was received
-    rounds: int = 0
-    cause: BreakerCause = BreakerCause.REMOTE  # cause in the process that made the change
 
 
 class BreakerEvent(StrEnum):

@@ -217,6 +217,37 @@ class BreakerView:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteBreakerState:
+    """State of a breaker as the fleet knows it. Never ``RAMPING``: a ramp is local to a process."""
+
+    version: int  # rises with every change, even after a lost key
+    state: BreakerState
+    wait_s: float = 0.0  # seconds left of the open period when this was received
+    rounds: int = 0
+    cause: BreakerCause = BreakerCause.REMOTE  # cause in the process that made the change
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLease:
+    """The fleet's permission for one probe."""
+
+    fence: int  # fencing token: above 0, and greater for newer leases
+    version: int  # version of the state in which it was granted
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """Parameters of a request for a probe lease."""
+
+    half_open_max: int
+    successes_needed: int
+    limits_concurrent: bool
+    """Whether ``half_open_max`` limits concurrent probes; else it limits the probes of a round."""
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FallbackContext:
     """The context that a dynamic fallback receives."""
 

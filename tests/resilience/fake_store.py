@@ -6,9 +6,14 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 
 
 async def _at_once() -> None:

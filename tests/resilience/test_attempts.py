@@ -9,9 +9,8 @@ import pytest
 from autoglm_throttle.resilience.calls import GuardedAttempt, attempt, attempt_async
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome, RemoteBreakerState
 from tests.resilience.faces import drive
 from tests.resilience.fake_store import FakeStore
 from tests.resilience.tripping import Clocked

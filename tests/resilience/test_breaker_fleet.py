@@ -7,8 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.half_open import ProbeLease
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -17,6 +15,8 @@ from autoglm_throttle.types import (
     GuardPermit,
     GuardRejection,
     Outcome,
+    ProbeLease,
+    RemoteBreakerState,
 )
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 

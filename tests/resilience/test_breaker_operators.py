@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
-from autoglm_throttle.resilience.transitions import OPERATOR_STATES, RemoteBreakerState
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -17,6 +17,7 @@ from autoglm_throttle.types import (
     GuardPermit,
     GuardRejection,
     Outcome,
+    RemoteBreakerState,
 )
 from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -15,6 +14,7 @@ from autoglm_throttle.types import (
     BreakerView,
     GuardPermit,
     Outcome,
+    RemoteBreakerState,
     SlowCallMode,
     TripRule,
 )

@@ -10,9 +10,7 @@ import anyio
 import pytest
 
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -21,6 +19,9 @@ from autoglm_throttle.types import (
     GuardRejected,
     GuardRejection,
     Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
 )
 from tests.loops import run
 from tests.resilience.faces import drive

@@ -13,11 +13,16 @@ import pytest
 
 from autoglm_throttle import BreakerSettings, Fallback, GuardPolicy, Settings
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.half_open import ProbeLease
 from autoglm_throttle.resilience.registry import GuardRegistry
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.types import BreakerState, BreakerTransition, GuardPermit, Outcome
+from autoglm_throttle.types import (
+    BreakerState,
+    BreakerTransition,
+    GuardPermit,
+    Outcome,
+    ProbeLease,
+    RemoteBreakerState,
+)
 from tests.resilience.fake_store import FakeStore
 from tests.runtime.test_after_fork import from_child
 

@@ -15,10 +15,9 @@ from autoglm_throttle.resilience.transitions import (
     TRANSITIONS,
     BreakerEvent,
     BreakerStateMachine,
-    RemoteBreakerState,
 )
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerCause, BreakerState, BreakerTransition
+from autoglm_throttle.types import BreakerCause, BreakerState, BreakerTransition, RemoteBreakerState
 from docs.generate.breaker_states import MEANINGS, states_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "breaker-states.md"

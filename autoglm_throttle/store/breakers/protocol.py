@@ -10,13 +10,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 from urllib.parse import quote, unquote
 
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 
 ScriptArguments: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]
 """Keys and arguments of one call."""
@@ -58,10 +63,7 @@ class StateWrite:
     is_restore: bool = False
     """Whether the store has lost the state; newer commands of others then take precedence."""
 
-    @property
-    def ticket(self) -> str:
-        """Empty: a process has one state write of a breaker at most."""
-        return ""
+    ticket: ClassVar[str] = ""  # a process has one state write of a breaker at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,19 @@ held briefly; no callback runs under it.
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import ismethod
 from typing import Final
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.resilience.transitions import OPERATOR_STATES, RemoteBreakerState
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES
 from autoglm_throttle.store.breakers.protocol import ProbeResult, StateWrite, Write
 from autoglm_throttle.store.health import HealthState, OutageLog, StoreHealth
 from autoglm_throttle.store.protocol import StoreErrorKind
-from autoglm_throttle.types import BreakerState, Clock, Outcome
+from autoglm_throttle.types import BreakerState, Clock, Outcome, ProbeLease, ProbeRequest, RemoteBreakerState
 
 FAILURES: Final = 3
 """Consecutive failures of a loss: one late reply is no outage, and three deadlines of 50 ms pass soon."""
@@ -39,18 +37,16 @@ Answer = ProbeLease | RemoteBreakerState | None
 Listener = Callable[[RemoteBreakerState], None]
 
 
+@dataclass(slots=True, eq=False)
 class PendingQuery:
     """One caller's query for a probe lease, or without ``request`` for the first state of a breaker."""
 
-    __slots__ = ("answer", "is_abandoned", "is_answered", "name", "request", "wake")
-
-    def __init__(self, name: str, request: ProbeRequest | None, wake: Callable[[], None]) -> None:
-        self.name: str = name
-        self.request: ProbeRequest | None = request
-        self.wake: Callable[[], None] = wake
-        self.answer: Answer = None
-        self.is_answered: bool = False
-        self.is_abandoned: bool = False  # whether the caller no longer waits
+    name: str
+    request: ProbeRequest | None
+    wake: Callable[[], None]
+    answer: Answer = None
+    is_answered: bool = False
+    is_abandoned: bool = False  # whether the caller no longer waits
 
     def resolve(self, answer: Answer) -> bool:
         """Store the answer; return False if the query is settled. The waiter is woken without the lock."""
@@ -122,8 +118,8 @@ class FleetState:
         self.unread: dict[str, None] = {}  # breakers with a state to read
         self.tickets: dict[int, tuple[str, float]] = {}
         """Probes of this process: fence -> ticket, and the end of its lease."""
-        self._writes: defaultdict[str, dict[str, Write]] = defaultdict(dict)
-        """Pending writes by breaker, then by ticket; only the newest state, which has the empty ticket."""
+        self._writes: dict[tuple[str, str], Write] = {}
+        """Pending writes by breaker and ticket; of the states only the newest, with the empty ticket."""
         self._queries: list[PendingQuery] = []
         self._outage = OutageLog("the breaker store")
         self._on_write = on_write
@@ -141,7 +137,7 @@ class FleetState:
     @property
     def pending(self) -> int:
         """Number of pending writes."""
-        return sum(map(len, self._writes.values()))
+        return len(self._writes)
 
     # Callers
 
@@ -191,22 +187,18 @@ class FleetState:
         """Add the result of a probe; ignored if the probe is unknown here or finished."""
         self.lock.run(partial(self._put_result, lease, result))
 
-    def version(self, name: str) -> int:
-        """Return the known version of a breaker's state; 0: none."""
+    def version(self, name: str, *, own: bool = False) -> int:
+        """Return the known version of a breaker's state, or the newest that this process wrote; 0: none."""
         with self.lock:
             subscription = self.subscriptions.get(name)
-            return 0 if subscription is None else subscription.version
-
-    def own_version(self, name: str) -> int:
-        """Return the newest version written by this process; 0: none."""
-        with self.lock:
-            subscription = self.subscriptions.get(name)
-            return 0 if subscription is None else subscription.own_version
+            if subscription is None:
+                return 0
+            return subscription.own_version if own else subscription.version
 
     def close(self) -> None:
         """Answer all queries with None."""
         with self.lock:
-            self._resolve_all(self._take_queries())
+            self._resolve_all()
 
     # The background thread
 
@@ -222,7 +214,10 @@ class FleetState:
                 return [], [], names
             requests = [(query, query.request) for query in self._queries if query.request is not None]
             self._queries = [query for query in self._queries if query.request is None]
-            return self._take_writes(), [pair for pair in requests if not pair[0].is_abandoned], names
+            now = self.clock()
+            self._writes = {key: write for key, write in self._writes.items() if now < write.until_s}
+            writes = list(self._writes.values())
+            return writes, [pair for pair in requests if not pair[0].is_abandoned], names
 
     def has_work(self) -> bool:
         """Whether there is work now."""
@@ -251,16 +246,12 @@ class FleetState:
     def confirm_write(self, write: Write, remote: RemoteBreakerState | None, *, is_current: bool) -> None:
         """Record that a write was sent; ``is_current``: the breaker has the resulting state already."""
         with self.lock:
-            writes = self._writes[write.name]
-            if writes.get(write.ticket) is write:  # a newer one in its place stays
-                del writes[write.ticket]
-            if not writes:
-                del self._writes[write.name]
-            subscription = self.subscriptions.get(write.name)
-            if is_current and subscription is not None and remote is not None:
-                subscription.record(remote, self.clock())
-                subscription.own_version = remote.version
-        if not is_current:
+            key = (write.name, write.ticket)
+            if self._writes.get(key) is write:  # a newer one in its place stays
+                del self._writes[key]
+        if is_current:
+            self.record_known(write.name, remote, is_own=True)
+        else:
             self.publish(write.name, remote)
 
     def record_state(self, name: str, remote: RemoteBreakerState | None) -> None:
@@ -274,7 +265,7 @@ class FleetState:
             subscription.is_read = True
             # The store lost its key (restart, eviction): restore operator commands and open periods.
             restore = subscription.restore_write(name, self.clock()) if remote is None else None
-            if restore is not None and "" not in self._writes.get(name, ()):
+            if restore is not None and (name, "") not in self._writes:
                 self._put(restore)
             for query in self._queries:
                 if (
@@ -291,19 +282,20 @@ class FleetState:
             self.subscriptions = {name: one for name, one in self.subscriptions.items() if one.listener}
             self.unread = dict.fromkeys(self.subscriptions)
 
-    def record_known(self, name: str, remote: RemoteBreakerState | None) -> None:
-        """Record a state that the breaker has, or receives, by another way."""
+    def record_known(self, name: str, remote: RemoteBreakerState | None, *, is_own: bool = False) -> None:
+        """Record a state that the breaker has, or receives, by another way; ``is_own``: written here."""
         with self.lock:
             subscription = self.subscriptions.get(name)
             if subscription is not None and remote is not None:
                 subscription.record(remote, self.clock())
+                subscription.own_version = remote.version if is_own else subscription.own_version
 
     def publish(self, name: str, remote: RemoteBreakerState | None) -> None:
         """Deliver a newer state, unless a state write is pending: its reply decides."""
         with self.lock:
             subscription = self.subscriptions.get(name)
             # A state read meanwhile may be older than the pending local write; the reply to it decides.
-            if subscription is None or remote is None or "" in self._writes.get(name, ()):
+            if subscription is None or remote is None or (name, "") in self._writes:
                 return
             if not subscription.record(remote, self.clock()):
                 return
@@ -335,25 +327,12 @@ class FleetState:
         else:
             effect = f"each process uses its own breaker state ({reason})"
             self.lock.pending.append(partial(self._outage.record_loss, now, now, effect))
-            self._resolve_all(self._take_queries())
+            self._resolve_all()
 
-    def _take_queries(self) -> list[PendingQuery]:
-        taken, self._queries = self._queries, []
-        return taken
-
-    def _take_writes(self) -> list[Write]:
-        """Return all pending writes; drop obsolete ones."""
-        now = self.clock()
-        for name, writes in list(self._writes.items()):
-            kept = {key: write for key, write in writes.items() if now < write.until_s}
-            self._writes[name] = kept
-            if not kept:
-                del self._writes[name]
-        return [write for writes in self._writes.values() for write in writes.values()]
-
-    def _resolve_all(self, queries: Iterable[PendingQuery]) -> None:
-        """Answer queries with None; the callers are woken when the lock is left."""
-        self.lock.pending.extend(query.wake for query in queries if query.resolve(None))
+    def _resolve_all(self) -> None:
+        """Answer all queries with None; the callers are woken when the lock is left."""
+        self.lock.pending.extend(query.wake for query in self._queries if query.resolve(None))
+        self._queries = []
 
     def _cancel(self, query: PendingQuery) -> None:
         query.is_abandoned = True
@@ -374,14 +353,15 @@ class FleetState:
 
     def _put(self, write: Write) -> None:
         """Add a write. A new state ends the probes of the previous one and drops their results."""
-        writes = self._writes[write.name]
+        own = [key for key in self._writes if key[0] == write.name]
         # Returned leases stay: the store must free their slots in any state.
         if isinstance(write, StateWrite):
-            writes = {key: old for key, old in writes.items() if _is_release(old)}
-        writes[write.ticket] = write
-        if len(writes) > MAX_WRITES:
-            del writes[next(iter(writes))]
-        self._writes[write.name] = writes
+            dropped = [key for key in own if not _is_release(self._writes[key])]
+        else:
+            dropped = own[:1] if len(own) >= MAX_WRITES else []
+        for key in dropped:
+            del self._writes[key]
+        self._writes[write.name, write.ticket] = write
         self.lock.pending.append(self._on_write)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 import secrets
 import selectors
 import socket
@@ -25,8 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import (
@@ -42,11 +39,19 @@ from autoglm_throttle.store.breakers.protocol import (
     parse_reply,
     parse_states,
 )
-from autoglm_throttle.store.breakers.state import Answer, FleetState, Listener, PendingQuery
+from autoglm_throttle.store.breakers.state import PROBE_PAUSES_S, Answer, FleetState, Listener, PendingQuery
 from autoglm_throttle.store.client import SyncClient, SyncScript
+from autoglm_throttle.store.health import StoreHealth
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.script import error_kind
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 
 if TYPE_CHECKING:
     from autoglm_throttle._runtime.wakeup import Wakeup
@@ -67,11 +72,6 @@ RETRY_S: Final = 0.05
 PING_S: Final = 1.0
 SILENCE_LIMIT_S: Final = 3.0
 """The server is pinged once a second; three seconds without any message count as a lost connection."""
-
-FIRST_PAUSE_S: Final = 1.0
-MAX_PAUSE_S: Final = 10.0
-JITTER: Final = 0.2
-"""Seconds before a new subscription, doubled from the first to the longest, varied by this share."""
 
 _socket_of = attrgetter("connection._sock")  # redis-py has no public name for it
 
@@ -109,7 +109,7 @@ class Subscriber:
         self._client: SyncClient = None
         self._pubsub: Any = None
         self._received_s = 0.0
-        self._pause_s = FIRST_PAUSE_S
+        self._health = StoreHealth(1, PROBE_PAUSES_S)
 
     def __repr__(self) -> str:
         return f"Subscriber({'' if self.is_listening else 'not '}listening, failures={self.failures})"
@@ -129,8 +129,9 @@ class Subscriber:
             self.failures += 1
             self.last_error = f"{type(error).__name__}: {error}"
             self.close()
-            self.due_s = now + self._pause_s * random.uniform(1.0 - JITTER, 1.0 + JITTER)
-            self._pause_s = min(2.0 * self._pause_s, MAX_PAUSE_S)
+            self._health.try_begin_probe(now)
+            self._health.record_call(StoreErrorKind.LOST, now)
+            self.due_s = self._health.next_probe_s
         return None
 
     def close(self) -> None:
@@ -148,7 +149,8 @@ class Subscriber:
             if message["type"] == "message":
                 self.on_message(message["data"])
             elif message["type"] == "subscribe":
-                self.is_listening, self._pause_s = True, FIRST_PAUSE_S
+                self.is_listening = True
+                self._health.reset(now)
                 self.on_subscribed()
         if now - self._received_s > SILENCE_LIMIT_S:
             raise TimeoutError(f"nothing received for {SILENCE_LIMIT_S:g} s")
@@ -194,7 +196,7 @@ class RedisBreakerStore:
         self._read_s = self._not_before_s = -math.inf
         self._wake_sockets: tuple[socket.socket, socket.socket] | None = None
         self._worker = Worker(
-            THREAD_NAME, self._step, on_stop=self._flush, on_crash=self._record_crash, clock=clock
+            THREAD_NAME, self._step, on_stop=self._flush, on_crash=self._record_failure, clock=clock
         )
 
     def __repr__(self) -> str:
@@ -379,7 +381,7 @@ class RedisBreakerStore:
         state, protocol = self.state, self.protocol
         writes, queries, names = state.take_work()
         for write in writes:
-            arguments = protocol.write(write, state.own_version(write.name), now)
+            arguments = protocol.write(write, state.version(write.name, own=True), now)
             yield _Job(arguments, partial(self._confirm, write))
         for query, request in queries:
             lost = ProbeResult(query.name, protocol.new_ticket(), now + request.lease_s)
@@ -411,15 +413,14 @@ class RedisBreakerStore:
         for name, remote in parse_states(reply, names).items():
             self.state.record_state(name, remote)
 
-    def _record_failure(self, error: BaseException, kind: StoreErrorKind) -> None:
+    def _record_failure(
+        self, error: BaseException, kind: StoreErrorKind = StoreErrorKind.UNREACHABLE
+    ) -> None:
         self.script.record_failure(error)
         reason = f"{type(error).__name__}: {error}"
         if kind is StoreErrorKind.FORBIDDEN:
             reason += f"; missing permissions, needed: {RIGHTS}, and its channels below the prefix (&...)"
         self.state.record_call(kind, reason)
-
-    def _record_crash(self, error: BaseException) -> None:
-        self._record_failure(error, StoreErrorKind.UNREACHABLE)
 
     def _flush(self) -> None:
         """Send the remaining writes, unless the store is unavailable, and close all connections."""

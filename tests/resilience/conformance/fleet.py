@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from autoglm_throttle.resilience.half_open import ProbeLease
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejection
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    GuardPermit,
+    GuardRejection,
+    ProbeLease,
+    RemoteBreakerState,
+)
 from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRunner, rejection
 from tests.resilience.fake_store import FakeStore
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -18,6 +17,7 @@ from autoglm_throttle.types import (
     BreakerTransition,
     GuardPermit,
     Outcome,
+    RemoteBreakerState,
     TripRule,
 )
 from tests.resilience.oracle import recount

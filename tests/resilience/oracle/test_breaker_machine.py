@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.half_open import ProbeLease
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -26,6 +24,8 @@ from autoglm_throttle.types import (
     GuardPermit,
     GuardRejection,
     Outcome,
+    ProbeLease,
+    RemoteBreakerState,
 )
 from tests.resilience.oracle import drawn, recount
 from tests.resilience.oracle.beside import APART_S, Beside, bare

@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from autoglm_throttle.resilience.half_open import ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
-from autoglm_throttle.types import BreakerState
+from autoglm_throttle.types import BreakerState, ProbeRequest, RemoteBreakerState
 from tests.store.polling import until
 
 PATIENCE_S = 60.0

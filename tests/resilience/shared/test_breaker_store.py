@@ -13,13 +13,18 @@ from typing import Any
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers import state, sync
 from autoglm_throttle.store.breakers.protocol import escape_name
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 from tests.loops import run
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, Diary, watched

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import (
     MAX_PERIOD_S,
@@ -24,7 +22,14 @@ from autoglm_throttle.store.breakers.protocol import (
     parse_reply,
     parse_states,
 )
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 
 WIRE = BreakerProtocol(StoreSettings(service="search"), "me")
 NAMES = st.text(st.characters(), max_size=20)

@@ -48,7 +48,7 @@ def test_probe_results_are_all_sent_in_order() -> None:
 
 def test_new_state_drops_older_results_and_keeps_returned_leases() -> None:
     state = filled(finish("a", "1"), finish("a", "2", Outcome.NEUTRAL), finish("b", "3"), opening("a"))
-    assert pending(state) == [finish("a", "2", Outcome.NEUTRAL), opening("a"), finish("b", "3")]
+    assert pending(state) == [finish("a", "2", Outcome.NEUTRAL), finish("b", "3"), opening("a")]
 
 
 def test_expired_writes_are_dropped_and_commands_never() -> None:

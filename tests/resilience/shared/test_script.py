@@ -12,8 +12,6 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.half_open import ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import (
     BreakerProtocol,
@@ -26,7 +24,7 @@ from autoglm_throttle.store.breakers.protocol import (
     parse_reply,
     parse_states,
 )
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome, ProbeRequest, RemoteBreakerState
 from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server

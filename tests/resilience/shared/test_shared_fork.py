@@ -9,9 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
 from tests.store.polling import until

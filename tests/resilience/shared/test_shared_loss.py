@@ -14,12 +14,17 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers import state, sync
 from autoglm_throttle.store.breakers.protocol import RIGHTS
 from autoglm_throttle.store.breakers.sync import TIMEOUT_S, RedisBreakerStore
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, watched
 from tests.store.polling import until
@@ -60,9 +65,8 @@ def unwaited(monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisBreakerStore], A
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after a tenth of the time."""
-    monkeypatch.setattr(state, "PROBE_PAUSES_S", (0.1, 0.2))
-    monkeypatch.setattr(sync, "FIRST_PAUSE_S", 0.1)
-    monkeypatch.setattr(sync, "MAX_PAUSE_S", 0.2)
+    for module in (state, sync):
+        monkeypatch.setattr(module, "PROBE_PAUSES_S", (0.1, 0.2))
 
 
 def notified(store: RedisBreakerStore) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoglm_throttle.resilience.half_open import ProbeLease
-from autoglm_throttle.types import BreakerCause, BreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, ProbeLease
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import ONE, PATIENCE_S, Diary, watched
 from tests.store.cluster import Cluster3

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.resilience.half_open import ProbeLease, ProbeRequest
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
-from autoglm_throttle.types import BreakerCause, BreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, ProbeLease, ProbeRequest
 from tests.resilience.shared import fleet_process
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S, watched
@@ -69,7 +68,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def opens(store: RedisBreakerStore, name: str) -> None:
     """Open it, again if the machine was so busy that the open period was over before it could be told."""
-    while not store.state.own_version(name):
+    while not store.state.version(name, own=True):
         store.report_open(name, OPEN_S, 0, BreakerCause.FAILURES)
         until(lambda: not store.state.has_work(), PATIENCE_S, "all is told")
 
@@ -131,6 +130,6 @@ def test_first_call_of_a_new_process_is_rejected(made: Made, begun: Begun, own_s
     store = made(own_server.url)
     watched(store)
     store.report_open("a", 600.0, 0, BreakerCause.FAILURES)
-    until(lambda: store.state.own_version("a"), PATIENCE_S, "it is told")
+    until(lambda: store.state.version("a", own=True), PATIENCE_S, "it is told")
     for _ in range(3):
         assert line(begun("first", "a")).split() == ["GuardRejection", BreakerState.OPEN.value]

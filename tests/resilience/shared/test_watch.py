@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.transitions import RemoteBreakerState
 from autoglm_throttle.store.breakers.protocol import StateWrite
 from autoglm_throttle.store.breakers.state import FleetState, Subscription
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.types import BreakerCause, BreakerState
+from autoglm_throttle.types import BreakerCause, BreakerState, RemoteBreakerState
 from tests.resilience.shared.fleets import Diary
 
 OPEN = RemoteBreakerState(5, BreakerState.OPEN, wait_s=2.0, rounds=1, cause=BreakerCause.FAILURES)
@@ -73,7 +72,7 @@ def test_recorded_version_is_known_and_no_update() -> None:
     state.subscribe("a", diary.changed)
     state.record_known("a", OPEN)
     state.publish("a", OPEN)
-    assert (diary.states, state.version("a"), state.own_version("a")) == ([], 5, 0)
+    assert (diary.states, state.version("a"), state.version("a", own=True)) == ([], 5, 0)
 
 
 def test_an_open_period_goes_on() -> None:
