@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from autoglm_throttle.cli import doctor_gpu
-from autoglm_throttle.cli.command import load
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity
-from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, colored, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_sources, colored, load, write, write_json
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.advice import WITH_LIMIT
 from autoglm_throttle.settings.field_types import plain
+
+add_arguments = add_sources
 
 
 def run(args: argparse.Namespace) -> int:

@@ -18,9 +18,16 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import Final
 
-from autoglm_throttle.cli.command import add_sources, load
 from autoglm_throttle.cli.gpu_table import GpuReading, GpuSource, as_document, as_text
-from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, broken_pipe_ok, write, write_json
+from autoglm_throttle.cli.output import (
+    EXIT_OK,
+    PROBLEM_FOUND,
+    add_sources,
+    broken_pipe_ok,
+    load,
+    write,
+    write_json,
+)
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.monitor import SourceState, stop_all
 from autoglm_throttle.gpu.sampler import Sampler

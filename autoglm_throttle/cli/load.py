@@ -1,17 +1,17 @@
-"""``load``: sends load to a service and reports the results; ``load compare`` compares two reports."""
+"""``load``: sends load to a service and reports the results."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
+from autoglm_throttle.cli.compare import compare_files
 from autoglm_throttle.cli.load_arguments import LoadArguments, Search, add_arguments, read_arguments
-from autoglm_throttle.cli.load_options import ProblemList, UsageError, is_json, run_command
-from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, WRONG_USAGE, to_stderr, write, write_json
+from autoglm_throttle.cli.load_options import UsageError, run_command
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, WRONG_USAGE, to_stderr, write
 from autoglm_throttle.cli.run import (
     SignalGuard,
     check_probes,
@@ -35,12 +35,12 @@ from autoglm_throttle.traffic.plan import (
     make_replay_plan,
 )
 from autoglm_throttle.traffic.replay import ReplayOptions, Selection, is_trace, of_trace, times_of
-from autoglm_throttle.traffic.report import Document, compare, comparison, loads, make
+from autoglm_throttle.traffic.report import Document, make
 from autoglm_throttle.traffic.report.text_report import NO_DATA, duration, share, table
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.trace import load_azure_llm
 
-__all__ = ["add_arguments", "add_compare_arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
 TRACE_TARGET: Final = "/v1/predict"
 """Target of a trace of token numbers if the URL names no path; the simulated service reads them there."""
@@ -236,37 +236,3 @@ def _limit_note(reports: Iterable[Document]) -> list[str]:
         "most failed requests were rejected by a limit of the caller (429): this is the peak of the limits,"
         " not of the service; raise them, or send more --clients with --identity-header"
     ]
-
-
-def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``load compare``; its first word is ``compare`` itself."""
-    parser.usage = "autoglm-throttle load compare A B [--format text|json]"
-    parser.description = "Put two reports side by side."
-    parser.add_argument("words", metavar="A B", nargs="+", help="the JSON of two reports")
-    parser.add_argument("--format", metavar="text|json", help="output format (default: text)")
-
-
-def compare_files(names: Sequence[str], form: str | None) -> int:
-    """Print two reports side by side."""
-    if len(names) != 2:
-        raise UsageError(["compare: takes the JSON of two reports, A and B"])
-    problems = ProblemList()
-    as_json = problems.make("--format", lambda: is_json(form or "text"), other=False)
-    first, second = (problems.make("compare", partial(_read_report, name), None) for name in names)
-    problems.raise_if_any()
-    if first is None or second is None:  # pragma: no cover - then there was a fault
-        raise AssertionError
-    if as_json:
-        write_json(comparison(first, second))
-    else:
-        write("\n".join(compare(first, second)))
-    return EXIT_OK
-
-
-def _read_report(name: str) -> Document:
-    try:
-        return loads(Path(name).read_text("utf-8"))
-    except UnicodeDecodeError:
-        raise TrafficError(f"{name}: not a text") from None
-    except TrafficError as error:
-        raise TrafficError(f"{name}: {error}") from None

@@ -7,16 +7,12 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.cli import check, doctor, gpus, show, tiers
-from autoglm_throttle.cli.command import Command, add_sources
 from autoglm_throttle.cli.output import (
-    EXIT_OK,
     PROBLEM_FOUND,
     WRONG_USAGE,
     as_json,
@@ -29,45 +25,19 @@ from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.version import __version__
 
-
-def _lazy_command(name: str, text: str, module: str) -> Command:
-    """Make a command with a module that is imported only on use."""
-
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        import_module(module).add_arguments(parser)
-
-    def run(args: argparse.Namespace) -> int:
-        return int(import_module(module).run(args))
-
-    return Command(name, text, add_arguments, run)
-
-
-COMMANDS: Final = (
-    Command("check", "print every problem and warning of the settings", check.add_arguments, check.run),
-    Command("show", "print the settings in force and where each came from", show.add_arguments, show.run),
-    Command("tiers", "print the rates that apply in each band of GPU utilization", add_sources, tiers.run),
-    Command(
-        "identity",
-        "read a key or an address from standard input, print its hashed identity",
-        check.add_identity_arguments,
-        check.run_identity,
-    ),
-    Command("doctor", "check that the GPUs and the shared store respond", add_sources, doctor.run),
-    Command("gpus", "show the state of each GPU and inference engine", gpus.add_arguments, gpus.run),
-    Command("demo", "run a simulated service under load, on loopback", lambda _: None, lambda _: EXIT_OK),
-    _lazy_command("load", "send load to a service and report the results", "autoglm_throttle.cli.load"),
-    _lazy_command("replay", "send recorded traffic to a service", "autoglm_throttle.cli.replay"),
-    _lazy_command(
-        "record", "inspect, check or convert a recording of traffic", "autoglm_throttle.cli.record"
-    ),
-)
-
-COMPARE: Final = replace(
-    next(row for row in COMMANDS if row.name == "load"),
-    help="put two reports side by side",
-    add_arguments=lambda parser: import_module("autoglm_throttle.cli.load").add_compare_arguments(parser),
-)
-"""Replaces ``load`` before the word ``compare``: it has options of its own."""
+COMMANDS: Final = {
+    "check": "print every problem and warning of the settings",
+    "show": "print the settings in force and where each came from",
+    "tiers": "print the rates that apply in each band of GPU utilization",
+    "identity": "read a key or an address from standard input, print its hashed identity",
+    "doctor": "check that the GPUs and the shared store respond",
+    "gpus": "show the state of each GPU and inference engine",
+    "demo": "run a simulated service under load, on loopback",
+    "load": "send load to a service and report the results",
+    "replay": "send recorded traffic to a service",
+    "record": "inspect, check or convert a recording of traffic",
+}
+"""Command -> its description. Its module here has the same name, ``add_arguments`` and ``run``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser(arguments).parse_args(arguments)
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
     with broken_pipe_ok() as output:
-        output.status = _run(args.command, args)
+        output.status = _run(args)
     return output.status
 
 
@@ -108,15 +78,17 @@ def start_demo(words: Sequence[str]) -> int:
     return WRONG_USAGE
 
 
-def _run(command: Command, args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     try:
-        return command.run(args)
+        return int(import_module(f"autoglm_throttle.cli.{args.module}").run(args))
     except ConfigError as error:
-        _report(error, as_document=getattr(args, "format", "text") == "json")
-        return PROBLEM_FOUND
+        if getattr(args, "format", "text") == "json":
+            write_json({"ok": False, "problems": as_json(error.problems), "warnings": []})
+        else:
+            write("\n".join(note_line("problem", problem) for problem in error.problems))
     except ThrottleError as error:
-        sys.stderr.write(f"{command.name}: {error}\n")
-        return PROBLEM_FOUND
+        sys.stderr.write(f"{args.module}: {error}\n")
+    return PROBLEM_FOUND
 
 
 class _ExactParser(argparse.ArgumentParser):
@@ -156,20 +128,11 @@ def _parser(arguments: Sequence[str], *, of_all: bool = False) -> argparse.Argum
     positionals = [word for word in arguments if not word.startswith("-")]
     requested = positionals[0] if positionals else None
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for row in COMMANDS:
-        command = COMPARE if positionals[:2] == [row.name, "compare"] == ["load", "compare"] else row
-        own = commands.add_parser(
-            command.name, help=command.help, description=command.help.capitalize() + "."
-        )
-        own.set_defaults(command=command)
-        if of_all or command.name == requested:
-            command.add_arguments(own)
+    for name, text in COMMANDS.items():
+        own = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        # ``compare`` has options of its own.
+        module = "compare" if positionals[:2] == [name, "compare"] == ["load", "compare"] else name
+        own.set_defaults(module=module)
+        if name != "demo" and (of_all or name == requested):
+            import_module(f"autoglm_throttle.cli.{module}").add_arguments(own)
     return parser
-
-
-def _report(error: ConfigError, *, as_document: bool) -> None:
-    if as_document:
-        write_json({"ok": False, "problems": as_json(error.problems), "warnings": []})
-    else:
-        for problem in error.problems:
-            write(note_line("problem", problem))

@@ -1,7 +1,8 @@
-"""Output of the commands: aligned text, one JSON document, problems with their remedies."""
+"""Options that commands share, and their output: aligned text, one JSON document, problems with remedies."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from autoglm_throttle.settings import Problem
+from autoglm_throttle.settings import Problem, Settings
 
 EXIT_OK: Final = 0
 PROBLEM_FOUND: Final = 1
@@ -23,6 +24,32 @@ _COLOURS: Final = {
     "ok": "\x1b[32m",
 }
 _PLAIN: Final = "\x1b[0m"
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the sources of settings and for the output format."""
+    parser.add_argument(
+        "--env-file", metavar="FILE", help="a .env file, read with lower precedence than the environment"
+    )
+    parser.add_argument("--config-file", metavar="FILE", help="the TOML file, instead of CONFIG_FILE")
+    add_format(parser)
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the output format; all commands that print JSON spell it so."""
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        metavar="text|json",
+        help="output format (default: text)",
+    )
+
+
+def load(args: argparse.Namespace) -> Settings:
+    """Read the settings selected by the options."""
+    overrides = {} if args.config_file is None else {"config_file": args.config_file}
+    return Settings.from_env(env_file=args.env_file, **overrides)
 
 
 def write(text: str) -> None:

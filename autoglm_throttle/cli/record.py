@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from autoglm_throttle.cli.command import add_format
 from autoglm_throttle.cli.load_options import Option, ProblemList, add_options, parse_options, run_command
-from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_format, write, write_json
 from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record import Info, Redaction, check, info

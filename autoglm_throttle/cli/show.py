@@ -10,8 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from autoglm_throttle.cli.command import add_sources, load
-from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, add_sources, load, table, write, write_json
 from autoglm_throttle.settings import (
     ConfigError,
     GuardPolicy,

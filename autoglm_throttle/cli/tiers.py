@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoglm_throttle.cli.command import load
-from autoglm_throttle.cli.output import EXIT_OK, table, write, write_json
+from autoglm_throttle.cli.output import EXIT_OK, add_sources, load, table, write, write_json
 from autoglm_throttle.settings import Settings, user_limits_text
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.types import Policy, Priority, Signal
+
+add_arguments = add_sources
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,9 @@ USAGE, INTERRUPTED = 2, 130
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser("autoglm-throttle demo", description="Run a simulated service under load.")
+    made = argparse.ArgumentParser(
+        "autoglm-throttle demo", description="Run a simulated service under load.", allow_abbrev=False
+    )
     made.add_argument(
         "--seconds",
         type=_seconds,

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import main
-from autoglm_throttle.cli.command import Command
 from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.settings.groups import GROUPS
 from autoglm_throttle.types import ThrottleError
@@ -510,7 +509,7 @@ def test_throttle_error_exits_with_1_without_traceback(monkeypatch: pytest.Monke
     def failing(args: Namespace) -> int:
         raise ThrottleError("no port is free")
 
-    monkeypatch.setattr(command_table, "COMMANDS", (Command("tiers", "", lambda _: None, failing),))
+    monkeypatch.setattr("autoglm_throttle.cli.tiers.run", failing)
     assert run("tiers") == (1, "tiers: no port is free\n")
 
 

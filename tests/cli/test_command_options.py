@@ -12,11 +12,11 @@ from autoglm_throttle.cli.main import COMMANDS, _parser
 COMPARE = ("load", "compare")
 RECORD = ("info", "check", "convert")
 COMMAND_LINES = [
-    *((command.name,) for command in COMMANDS if command.name != "record"),
+    *((name,) for name in COMMANDS if name not in ("record", "demo")),
     COMPARE,
     *(("record", name) for name in RECORD),
 ]
-PRINTS_JSON = [words for words in COMMAND_LINES if words not in {("demo",), ("record", "convert")}]
+PRINTS_JSON = [words for words in COMMAND_LINES if words != ("record", "convert")]
 
 
 def actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -129,6 +129,7 @@ def test_report_page_write_error_is_printed(tmp_path: Path) -> None:
         ("--speed", "-1"),
         ("--speed", "x"),
         ("--policy", "anything"),
+        ("--second", "5"),
     ],
 )
 def test_impossible_options_are_usage_errors(words: tuple[str, str]) -> None:
