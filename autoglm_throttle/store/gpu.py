@@ -2,6 +2,10 @@
 
 It is a provider like any other, on the sampler's thread. One call publishes the local rows and returns
 those of the other hosts. A store that hangs costs one read a quarter of a second; then calls pause.
+
+The rows of a silent host count for four of its intervals. Then its devices are lost: their weight leaves the
+capacity and they are never read as idle. While the store itself is unavailable, nothing is known of the other
+hosts. That is a different case: they are left out, and with them their weight.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import logging
 import math
 import secrets
 import time
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Final
@@ -20,8 +25,9 @@ from autoglm_throttle.gpu.interval import Schedule
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sanity import lost
 from autoglm_throttle.store.client import SyncScript
-from autoglm_throttle.store.gpu_hosts import HostTable, default_stale_after_s
 from autoglm_throttle.store.gpu_payload import decode, encode
+from autoglm_throttle.store.health import HealthState, StoreHealth
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.types.errors import NoSourceError
 
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.gpu import GpuSettings
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.client import SyncClient
+    from autoglm_throttle.store.gpu_payload import PublishedSamples
     from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
@@ -38,11 +45,21 @@ _log = logging.getLogger("autoglm_throttle")
 TIMEOUT_S: Final = 0.25
 """For the client's connection and replies: the maximum that a hung store may cost one read."""
 
-PAUSE_INTERVALS: Final = 1.5
-LONG_PAUSE_INTERVALS: Final = 5.0
+PAUSE_INTERVALS: Final = (1.5, 5.0)
 """Pauses after the first failure of the store, and after each further one. The first pause leaves out
 one reading: with a longer one a single hiccup would make this host silent for the others.
 """
+
+FORGET_S: Final = 300.0
+"""Silence after which a host counts as removed on purpose: its weight is no missing capacity."""
+
+STALE_INTERVALS: Final = 4.0
+STALE_LEAST_S: Final = 4.0
+"""The rows of a silent host count for four of its intervals, and for four seconds at least. One failed call
+and the pause after it make three intervals without a publication.
+"""
+
+MOST_HOSTS: Final = 1024
 
 RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
 """Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
@@ -58,8 +75,7 @@ class RemoteGpuProvider:
 
     Args:
         local: this host's own provider; None: it has no GPUs that count.
-        connect: makes a synchronous client without retries, with timeouts of `TIMEOUT_S`. It is called
-            in `read`.
+        connect: makes a synchronous client with timeouts of `TIMEOUT_S`; called in `read`.
         host: the name of this host, not empty; no other host has it.
         store: the names in keys.
         gpu: the interval, and the time for which the rows of a silent host count.
@@ -118,14 +134,7 @@ class RemoteGpuProvider:
 
 
 class _LocalGpus:
-    """Reads this host's own source when it is due, and retains its newest rows.
-
-    Args:
-        provider: the source; None: there is none.
-        settings: interval, and the time for which its rows count.
-        logger: receives its errors.
-        clock: monotonic seconds.
-    """
+    """Reads this host's own source when it is due, and retains its newest rows."""
 
     def __init__(
         self, provider: GpuProvider | None, settings: GpuSettings, logger: RateLimitedLogger, clock: Clock
@@ -163,7 +172,10 @@ class _LocalGpus:
 
     def rows(self, now: float) -> list[GpuSample]:
         """Return the newest rows; stale ones as lost, if the newest read failed."""
-        return self._newest if self.error is None else [self._valid_or_lost(row, now) for row in self._newest]
+        if self.error is None:
+            return self._newest
+        stale = "stale: not read for {:.0f} s"
+        return [_valid_or_lost(row, now + row.age_s, self._stale_after_s, stale) for row in self._newest]
 
     def close(self) -> None:
         """Close the source; it is due at once."""
@@ -192,23 +204,9 @@ class _LocalGpus:
             self._schedule.failed(now)
             self._logger.warn("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
 
-    def _valid_or_lost(self, row: GpuSample, now: float) -> GpuSample:
-        age_s = now - row.taken_at_s + row.age_s
-        believed_s = max(self._stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
-        return row if age_s <= believed_s else lost(row, f"stale: not read for {age_s:.0f} s")
-
 
 class GpuExchange:
-    """Publishes the rows of this host, and receives those of the others, in one call.
-
-    Args:
-        connect: as for `RemoteGpuProvider`.
-        key: the key of the published rows.
-        host: the name of this host.
-        settings: the interval, and the time for which the rows of a silent host count.
-        logger: receives the errors of the store.
-        clock: monotonic seconds.
-    """
+    """Publishes the rows of this host under a key, and receives those of the others, in one call."""
 
     def __init__(
         self,
@@ -220,7 +218,7 @@ class GpuExchange:
         clock: Clock,
     ) -> None:
         script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
-        self.store: SyncScript = SyncScript(connect, script)
+        self.store: SyncScript = SyncScript(connect, script, RIGHTS)
         self.hosts: HostTable = HostTable(settings.gpu_stale_after_s)
         self.process: str = secrets.token_hex(8)
         """Name of this publisher, one of perhaps several processes of the host."""
@@ -229,12 +227,13 @@ class GpuExchange:
         self._interval_s = settings.sample_interval_s
         self._logger = logger
         self._clock = clock
-        self._retry_s = -math.inf
-        """When the store is tried again; in the past without end while it answers."""
+        pauses_s = [intervals * self._interval_s for intervals in PAUSE_INTERVALS]
+        self._health = StoreHealth(1, pauses_s, jitter=lambda: 1.0)
 
     def run(self, own: Sequence[GpuSample]) -> None:
         """Publish the rows and receive those of the other hosts, unless the store is paused."""
-        if self._clock() < self._retry_s:
+        health = self._health
+        if health.state is not HealthState.UP and not health.try_begin_probe(self._clock()):
             return
         arguments = (self._host, self.process, round(self._interval_s * 1e6), self._payload(own))
         try:
@@ -246,8 +245,7 @@ class GpuExchange:
             self._record_failure(error)
         else:
             self.hosts.record_answer(now)
-            if self._retry_s > -math.inf:
-                self._retry_s = -math.inf
+            if health.record_call(None, now) is not None:
                 self._logger.warn("back", "the store answers again")
 
     def close(self) -> None:
@@ -279,20 +277,108 @@ class GpuExchange:
             self.hosts.receive(host, age_s, published, now)
 
     def _record_failure(self, error: Exception) -> None:
-        self.store.record_failure(error)
+        text = self.store.record_failure(error)
         self.hosts.record_failure()
-        is_first = self._retry_s == -math.inf
-        pause = PAUSE_INTERVALS if is_first else LONG_PAUSE_INTERVALS
-        self._retry_s = self._clock() + pause * self._interval_s
-        if is_first:
-            text = f"{self.store.last_error}"
-            # Either redis-py's error class, or the text of the server.
-            forbidden = "NoPermission" in text or "can't run this command" in text
-            needs = f"; it needs the rights: {RIGHTS}" if forbidden else ""
-            self._logger.warn(
-                "away", f"the other hosts are not known, the store is unavailable ({text}{needs})"
-            )
+        if self._health.record_call(StoreErrorKind.LOST, self._clock()) is not None:
+            self._logger.warn("away", f"the other hosts are not known, the store is unavailable ({text})")
 
 
 def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+@dataclass(slots=True)
+class _RemoteHost:
+    published_s: float
+    """Time of its newest payload, on our clock."""
+    published: PublishedSamples
+    stale_after_s: float
+    rows: dict[str, GpuSample]
+    """Every device it has listed within `FORGET_S`, the lost ones included."""
+
+
+class HostTable:
+    """The other hosts of a fleet.
+
+    Args:
+        stale_after_s: time for which the rows of a silent host count; None: four of its own intervals.
+    """
+
+    def __init__(self, stale_after_s: float | None = None) -> None:
+        self.ignored: int = 0
+        """Invalid payloads of other hosts."""
+        self._stale_after_s = stale_after_s
+        self._hosts: dict[str, _RemoteHost] = {}
+        self._answers_since_s = -math.inf
+        """Start of the current run of answers from the store; infinite while it fails."""
+
+    def __repr__(self) -> str:
+        return f"HostTable({', '.join(sorted(self._hosts)) or 'none'})"
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def record_answer(self, now: float) -> None:
+        """Record an answer of the store: a host missing from it is silent, unless the outage hid it."""
+        self._answers_since_s = min(self._answers_since_s, now)
+
+    def record_failure(self) -> None:
+        """Record a failure of the store: the silence of the hosts means nothing now."""
+        self._answers_since_s = math.inf
+
+    def receive(self, host: str, age_s: float, published: PublishedSamples, now: float) -> None:
+        """Store the publication of a host, ``age_s`` seconds old; ignore a repetition."""
+        known = self._hosts.get(host)
+        if known is None and len(self._hosts) >= MOST_HOSTS:
+            return
+        published_s = now - age_s
+        before = {}
+        if known is not None:
+            # Equal rows within half an interval are one publication: age jitter is smaller than that.
+            if published == known.published and published_s - known.published_s < published.interval_s / 2:
+                return
+            before = known.rows
+        rows = {
+            row.device: replace(
+                row,
+                taken_at_s=published_s + row.taken_at_s,
+                period_s=max(row.period_s or 0.0, published.interval_s),
+            )
+            for row in published.rows
+        }
+        for device, row in before.items():
+            if device not in rows and now - row.taken_at_s <= FORGET_S:
+                rows[device] = lost(row, "vanished: its host no longer lists it")
+        stale_after_s = default_stale_after_s(published.interval_s)
+        if self._stale_after_s is not None:
+            stale_after_s = max(self._stale_after_s, published.interval_s)
+        self._hosts[host] = _RemoteHost(published_s, published, stale_after_s, rows)
+
+    def rows(self, now: float) -> list[GpuSample]:
+        """Return the rows of all devices of the other hosts as they count now."""
+        for name in [n for n, host in self._hosts.items() if now - host.published_s > FORGET_S]:
+            del self._hosts[name]
+        rows: list[GpuSample] = []
+        for host in self._hosts.values():
+            silent_s = now - host.published_s
+            if silent_s <= host.stale_after_s:
+                stale = "stale: its host has not read it for {:.0f} s"
+                rows += (_valid_or_lost(row, now, host.stale_after_s, stale) for row in host.rows.values())
+            # Silence means loss only after the store has answered that long; else the outage may hide it.
+            elif now - self._answers_since_s > host.stale_after_s:
+                rows += (
+                    lost(row, f"stale: its host is silent for {silent_s:.0f} s") for row in host.rows.values()
+                )
+        return rows
+
+
+def default_stale_after_s(interval_s: float) -> float:
+    """Return the seconds for which the rows of a silent host count, by its interval."""
+    return max(STALE_INTERVALS * interval_s, STALE_LEAST_S)
+
+
+def _valid_or_lost(row: GpuSample, now: float, stale_after_s: float, stale: str) -> GpuSample:
+    """Return the row, or a lost one if it is stale, of a slow source after two and a half of its periods."""
+    age_s = now - row.taken_at_s
+    is_valid = age_s <= max(stale_after_s, BELIEVED_PERIODS * (row.period_s or 0.0))
+    return row if is_valid else lost(row, stale.format(age_s))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.store.gpu_hosts import FORGET_S, MOST_HOSTS, STALE_LEAST_S, HostTable
+from autoglm_throttle.store.gpu import FORGET_S, MOST_HOSTS, STALE_LEAST_S, HostTable
 from autoglm_throttle.store.gpu_payload import PublishedSamples
 from autoglm_throttle.types import AggregateMode, GpuSample
 
