@@ -10,7 +10,7 @@ from autoglm_throttle.asgi.request_body import RequestBody
 from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, send_body_timeout
 from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send
 from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
-from autoglm_throttle.resilience.degraded_record import DegradedAnswer, degraded_answers
+from autoglm_throttle.resilience.fallback import DegradedAnswer, degraded_answers
 from autoglm_throttle.types import Outcome
 
 SWITCHING_PROTOCOLS = 101

@@ -8,6 +8,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -29,6 +30,14 @@ REFRESH: Final = "refresh"
 
 _NOTE_CHARS: Final = 500
 """Maximum characters of an exception note about a failed fallback: one line of a log."""
+
+DegradedAnswer = tuple[FallbackKind, str]
+"""Kind of fallback, and its cause."""
+
+degraded_answers: ContextVar[list[DegradedAnswer] | None] = ContextVar(
+    "autoglm_throttle_degraded_answers", default=None
+)
+"""Degraded answers of the current request; None if they are not collected. Worker threads share the list."""
 
 DegradedCallback = Callable[[str, FallbackKind, str], None]
 """Callback for each degraded answer: guard, kind of fallback, cause."""

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import logging
+import weakref
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from itertools import islice
+from typing import Final
 
 from autoglm_throttle import events
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.resilience.classify import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.degradation import DegradationController
-from autoglm_throttle.resilience.degraded_record import record_degraded
-from autoglm_throttle.resilience.fallback import Fallback, Feature
+from autoglm_throttle.resilience.fallback import Fallback, Feature, degraded_answers
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.guard_table import GuardTable
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
-from autoglm_throttle.settings import BreakerSettings, ConfigError, GuardPolicy, Problem, Settings
+from autoglm_throttle.settings import BreakerSettings, ConfigError, Problem, Settings
 from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.field_types import choice
 from autoglm_throttle.settings.policies import GUARD_NAME
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import (
+    BreakerMode,
     BreakerState,
     BreakerTransition,
     BreakerView,
@@ -44,6 +46,15 @@ TransitionListener = Callable[[BreakerTransition], None]
 
 _CRITICALITY: Final = choice(Criticality)
 
+EVICTION_CANDIDATES: Final = 8
+"""Guards checked for eviction to free one entry: some 100 us."""
+
+_DISABLED: Final = BreakerSettings.model_construct({"mode"}, mode=BreakerMode.DISABLED)
+"""Not validated: the schema need not be built at each start."""
+
+OTHERS: Final = "_others"
+"""Stands for guards that were evicted or never had an entry."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardsView:
@@ -61,6 +72,103 @@ class GuardsView:
     """State changes, by guard and new state."""
     store_up: bool | None
     """Whether the store of shared breakers answers; None where breakers are local to the process."""
+
+
+class GuardTable:
+    """Guards with a maximum number, and their counters; idle guards are evicted. Its owner locks it."""
+
+    __slots__ = (
+        "_defer",
+        "_evicted",
+        "_is_full_logged",
+        "_max_guards",
+        "degraded",
+        "guards",
+        "registered",
+        "transitions",
+        "unguarded",
+    )
+
+    def __init__(
+        self,
+        max_guards: int,
+        clock: Clock,
+        defer: Callable[[Callable[[], object]], object],
+    ) -> None:
+        self._max_guards = max_guards
+        self._defer = defer
+        self._is_full_logged = False
+        self.degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
+        """Answers without the dependency, by guard, kind of fallback and cause."""
+        self.transitions: Counter[tuple[str, BreakerState]] = Counter()
+        """State changes, by guard and new state."""
+        self.guards: OrderedDict[str, GuardState] = OrderedDict()
+        """Guards by name; the first ones are the next candidates for eviction."""
+        self._evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
+        """Evicted guards that callers may still hold: a name must never have two breakers."""
+        self.registered: set[str] = set()
+        """Guards registered in code; these are never evicted."""
+        self.unguarded: GuardState = GuardState(OTHERS, _DISABLED, clock=clock)
+        """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.guards or name in self._evicted
+
+    def restore(self, name: str) -> GuardState | None:
+        """Restore an evicted guard that a caller still holds, if there is capacity."""
+        circuit = self._evicted.get(name)
+        if circuit is not None and self.ensure_capacity():
+            self.guards[name] = circuit
+            del self._evicted[name]
+        return circuit
+
+    def ensure_capacity(self) -> bool:
+        """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
+
+        A candidate is closed and has no calls in flight. One without recorded failures is preferred.
+        Each call checks few guards, in rotation, so that a new name does not wait for a thousand checks.
+        """
+        if len(self.guards) < self._max_guards:
+            return True
+        closed = None
+        for name, circuit in list(islice(self.guards.items(), EVICTION_CANDIDATES)):
+            self.guards.move_to_end(name)  # the next call checks other guards
+            view = circuit.view()
+            if name in self.registered or view.machine is not BreakerState.CLOSED or view.in_flight:
+                continue
+            if circuit.is_idle:
+                self._evict(name)
+                return True
+            closed = name if closed is None else closed
+        if closed is not None:
+            self._evict(closed)
+            return True
+        if not self._is_full_logged:
+            self._is_full_logged = True
+            self._defer(events.guard_table_full(self._max_guards).write)
+        return False
+
+    def all(self) -> list[GuardState]:
+        """Return all living guards, also evicted ones and the one for names above the maximum."""
+        return [*(dict(self._evicted.items()) | self.guards).values(), self.unguarded]
+
+    def take_over(self, other: GuardTable) -> None:
+        """Take over the guards of another table, which another thread may be changing."""
+        self.guards.update(other.guards)
+        self.registered.update(other.registered)
+        self.unguarded = other.unguarded
+        for circuit in other.all():
+            if circuit is not self.unguarded and circuit.name not in self.guards:
+                self._evicted[circuit.name] = circuit
+
+    def _evict(self, name: str) -> None:
+        self._evicted[name] = self.guards[name]
+        del self.guards[name]
+        # Its transitions move to one shared name, so that totals never decrease.
+        for state in BreakerState:
+            count = self.transitions.pop((name, state), 0)
+            if count:
+                self.transitions[OTHERS, state] += count
 
 
 class GuardRegistry:
@@ -216,15 +324,12 @@ class GuardRegistry:
         policy = self._settings.guards.get(_checked_name(name))
         if fallback is not None and not isinstance(fallback, Fallback):
             raise TypeError(f"fallback must be a Fallback, not {fallback!r}")
-        level = criticality if criticality is not None else _policy_value(policy, "criticality")
-        checked = Criticality.CORE if level is None else _checked_criticality(name, level)
+        if policy is not None:
+            criticality = policy.criticality if criticality is None else criticality
+            shed_above = policy.shed_above if shed_above is None else shed_above
+        checked = Criticality.CORE if criticality is None else _checked_criticality(name, criticality)
         try:
-            return Feature(
-                name,
-                criticality=checked,
-                fallback=fallback,
-                shed_above=shed_above if shed_above is not None else _policy_value(policy, "shed_above"),
-            )
+            return Feature(name, criticality=checked, fallback=fallback, shed_above=shed_above)
         except ValueError as error:
             raise ConfigError([Problem(f"guards.{quoted_key(name)}", str(error))]) from None
 
@@ -242,23 +347,22 @@ class GuardRegistry:
             self._attach_executor(circuit, feature)
         if self._store is not None and self._is_started:
             self._store.start()
-        return self.table.add(circuit)
+        return self.table.guards.setdefault(name, circuit)
 
     def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
-        max_stale_s = _policy_value(self._settings.guards.get(feature.name), "max_stale_s")
+        settings, policy = self._settings.degradation, self._settings.guards.get(feature.name)
+        max_stale_s = None if policy is None else policy.max_stale_s
         circuit.executor = FeatureExecutor(
-            circuit,
-            feature,
-            self._degradation,
-            self._record_degraded,
-            self._settings.degradation,
-            max_stale_s,
+            circuit, feature, self._degradation, self._record_degraded, settings, max_stale_s
         )
         self._on_degradable()
 
     def _record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
         self._lock.run(partial(self.table.degraded.update, ((name, kind, cause),)))
-        record_degraded(kind, cause)
+        answers = degraded_answers.get()
+        # The list is shared: a context copied into a worker thread refers to the same one.
+        if answers is not None and (kind, cause) not in answers:
+            answers.append((kind, cause))
 
     def _on_transitions(self, changes: Sequence[BreakerTransition]) -> None:
         for change in changes:
@@ -272,11 +376,7 @@ class GuardRegistry:
 
 
 def _checked_name(name: str) -> str:
-    """Return the name if it is allowed for a guard.
-
-    Raises:
-        ConfigError: it is not allowed.
-    """
+    """Return the name, or raise ConfigError if it is not allowed for a guard."""
     try:
         return str(GUARD_NAME.parse(name))
     except ValueError as error:
@@ -284,11 +384,7 @@ def _checked_name(name: str) -> str:
 
 
 def _checked_criticality(name: str, level: object) -> Criticality:
-    """Return the criticality that a word names.
-
-    Raises:
-        ConfigError: it is no such word.
-    """
+    """Return the criticality that a word names, or raise ConfigError."""
     try:
         return Criticality(_CRITICALITY.parse(level))
     except ValueError:
@@ -298,11 +394,6 @@ def _checked_criticality(name: str, level: object) -> Criticality:
 
 def _as_tuple(kinds: Exceptions) -> tuple[type[BaseException], ...]:
     return (kinds,) if isinstance(kinds, type) else tuple(kinds)
-
-
-def _policy_value(policy: GuardPolicy | None, key: str) -> Any:  # noqa: ANN401 - parsed by the field type of the key
-    """Read a value from the table of a guard; None where there is no table."""
-    return None if policy is None else getattr(policy, key)
 
 
 def _level_changed(before: DegradationLevel, after: DegradationLevel, load: float | None) -> None:

@@ -17,8 +17,7 @@ from starlette.routing import Route
 
 from autoglm_throttle import ThrottleMiddleware
 from autoglm_throttle.asgi import EXPOSED_FIELDS
-from autoglm_throttle.resilience.degraded_record import degraded_answers
-from autoglm_throttle.resilience.fallback import Fallback
+from autoglm_throttle.resilience.fallback import Fallback, degraded_answers
 from autoglm_throttle.testing import ManualThrottle
 from autoglm_throttle.types import GuardRejected
 from tests.asgi.guarded_app import SORRY, limits, plain
