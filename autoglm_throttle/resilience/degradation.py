@@ -78,19 +78,11 @@ class DegradationLevels:
         self._update_latch(threshold)
 
     def is_above(self, threshold: float) -> bool:
-        """Whether the latch of a registered threshold is closed.
-
-        Raises:
-            KeyError: the threshold is not registered.
-        """
+        """Whether the latch of a registered threshold is closed."""
         return self._latches[threshold]
 
     def observe(self, load: float | None, now: float) -> DegradationLevel:
-        """Take one sample.
-
-        Returns:
-            The new level.
-        """
+        """Take one sample and return the new level."""
         # After a gap old samples prove nothing: a level must be confirmed by new ones.
         if now - self._sampled_s > self._settings.load_stale_s:
             self._samples.clear()
@@ -164,17 +156,8 @@ class DegradationController:
     """
 
     __slots__ = (
-        "_clock",
-        "_interval_s",
-        "_is_sampling",
-        "_levels",
-        "_load",
-        "_lock",
-        "_log",
-        "_notifications",
-        "_on_change",
-        "_sampled_s",
-        "retry_after_s",
+        *("_clock", "_interval_s", "_is_sampling", "_levels", "_load", "_lock", "_log", "_notifications"),
+        *("_on_change", "_sampled_s", "retry_after_s"),
     )
 
     def __init__(
@@ -203,11 +186,7 @@ class DegradationController:
         return repr(self._levels)
 
     def register(self, feature: Feature) -> None:
-        """Register a feature's own threshold, if it has one.
-
-        Raises:
-            ValueError: its ``shed_above`` is not above the margin of the levels.
-        """
+        """Register a feature's own threshold, if it has one."""
         if feature.shed_above is not None:
             with self._lock:
                 self._levels.add_threshold(feature.shed_above)
@@ -234,7 +213,7 @@ class DegradationController:
         return choose_action(level, feature, entry_usable, self._sheds(feature, level))
 
     def view(self) -> DegradationView:
-        """Return an immutable view of the level. Takes no sample."""
+        """Return the level, without a sample."""
         with self._lock:
             return self._levels.view()
 

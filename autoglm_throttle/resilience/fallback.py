@@ -146,12 +146,7 @@ class Fallback:
     @property
     def asynchronous(self) -> bool:
         """Whether `dynamic` is a coroutine function, which a synchronous caller cannot await."""
-        called: Any = self.dynamic
-        while isinstance(called, functools.partial):
-            called = called.func
-        return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(
-            getattr(called, "__call__", None)  # noqa: B004 - the method itself is inspected
-        )
+        return is_function(inspect.iscoroutinefunction, self.dynamic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +178,13 @@ class Feature:
             yield f"shed_above must be above 0 and at most 1, is {above!r}"
         if above is not None and self.criticality is Criticality.CORE:
             yield "shed_above is for features that are not core: a core feature is never shed"
+
+
+def is_function(kind: Callable[[object], bool], fn: object) -> bool:
+    """Whether a function, a partial of one, or an object with a ``__call__`` is of a kind of ``inspect``."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - inspected only
 
 
 def _raise_faults(subject: str, faults: Iterator[str]) -> None:

@@ -118,15 +118,8 @@ class FeatureExecutor:
     """
 
     __slots__ = (
-        "_always_shares",
-        "_degradation",
-        "_on_degraded",
-        "chain",
-        "circuit",
-        "feature",
-        "responses",
-        "results",
-        "single_flight",
+        *("_always_shares", "_degradation", "_on_degraded", "chain", "circuit", "feature", "responses"),
+        *("results", "single_flight"),
     )
 
     def __init__(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
 from autoglm_throttle.resilience.classify import apply_slow_limit
+from autoglm_throttle.resilience.fallback import is_function
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -33,6 +33,11 @@ _TIME_LIMIT_ERROR: Final = (
     "function, or give the client in it a limit of its own, and this guard no timeout_s, no stream_idle_s"
 )
 
+_REUSED: Final = (
+    "this block of guard {name!r} was entered before: a block serves once, so call throttle.guard(name) for "
+    "each block"
+)
+
 _USED_PERMIT: Final = GuardPermit(generation=-2)
 """Permit of a block after its end: a block cannot be entered twice."""
 
@@ -42,9 +47,6 @@ class Guard:
 
     As a block (``with`` or ``async with``) it can be used once; as a decorator or by hand any number of
     times.
-
-    Args:
-        circuit: state of the guard in this process.
     """
 
     __slots__ = ("_begun_s", "_limit", "_permit", "circuit")
@@ -69,7 +71,7 @@ class Guard:
     def __enter__(self) -> Guard:
         if self._permit is not None:
             # A block holds one permit and one start time, so entering it twice would lose a permit.
-            raise self._reused_error()
+            raise RuntimeError(_REUSED.format(name=self.name))
         circuit = self.circuit
         fast = circuit.fast
         permit = fast.permit
@@ -101,7 +103,7 @@ class Guard:
 
     async def __aenter__(self) -> Guard:
         if self._permit is not None:
-            raise self._reused_error()
+            raise RuntimeError(_REUSED.format(name=self.name))
         circuit = self.circuit
         fast = circuit.fast
         permit = fast.permit
@@ -114,7 +116,10 @@ class Guard:
         self._permit = permit
         if not fast.is_untimed:
             self._begun_s = circuit.clock()
-            self._limit = _start_time_limit(circuit.timeout_s)
+            if circuit.timeout_s is not None:
+                import anyio
+
+                self._limit = anyio.move_on_after(circuit.timeout_s).__enter__()
         return self
 
     async def __aexit__(
@@ -155,12 +160,6 @@ class Guard:
             circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, circuit.slow_call_s))
         else:
             circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
-
-    def _reused_error(self) -> RuntimeError:
-        return RuntimeError(
-            f"this block of guard {self.name!r} was entered before: a block serves once, so call "
-            "throttle.guard(name) for each block"
-        )
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function; its signature stays.
@@ -248,15 +247,6 @@ class Guard:
         return f"<Guard {self.name!r} {self.circuit.breaker.describe()}>"
 
 
-def _start_time_limit(limit_s: float | None) -> CancelScope | None:
-    """Start the time limit of a block; None: it has none."""
-    if limit_s is None:
-        return None
-    import anyio
-
-    return anyio.move_on_after(limit_s).__enter__()
-
-
 def _permit_or_raise(permit: GuardPermit | GuardRejection) -> GuardPermit:
     if isinstance(permit, GuardRejection):
         raise GuardRejected(permit)
@@ -267,10 +257,10 @@ def decorate(circuit: GuardState, fn: Callable[P, R]) -> Callable[P, R]:
     """Guard a function of any kind; see `Guard.__call__`."""
     if isinstance(fn, staticmethod | classmethod):
         return type(fn)(decorate(circuit, fn.__func__))
-    if _matches(inspect.isasyncgenfunction, fn):
+    if is_function(inspect.isasyncgenfunction, fn):
         return guarded_async_generator(circuit, fn)
-    asynchronous = _matches(inspect.iscoroutinefunction, fn)
-    stream = _matches(inspect.isgeneratorfunction, fn)
+    asynchronous = is_function(inspect.iscoroutinefunction, fn)
+    stream = is_function(inspect.isgeneratorfunction, fn)
     if circuit.executor is not None and not stream:
         circuit.executor.check_function(asynchronous=asynchronous)
     if asynchronous:
@@ -278,9 +268,3 @@ def decorate(circuit: GuardState, fn: Callable[P, R]) -> Callable[P, R]:
     if circuit.timeout_s is not None or (stream and circuit.stream_idle_s is not None):
         raise TypeError(_TIME_LIMIT_ERROR.format(name=circuit.name))
     return guarded_generator(circuit, fn) if stream else guarded_function(circuit, fn)
-
-
-def _matches(kind: Callable[[object], bool], fn: object) -> bool:
-    while isinstance(fn, partial):
-        fn = fn.func
-    return kind(fn) or kind(getattr(type(fn), "__call__", None))  # noqa: B004 - inspected only

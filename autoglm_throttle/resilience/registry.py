@@ -78,15 +78,8 @@ class GuardTable:
     """Guards with a maximum number, and their counters; idle guards are evicted. Its owner locks it."""
 
     __slots__ = (
-        "_defer",
-        "_evicted",
-        "_is_full_logged",
-        "_max_guards",
-        "degraded",
-        "guards",
-        "registered",
-        "transitions",
-        "unguarded",
+        *("_defer", "_evicted", "_is_full_logged", "_max_guards"),
+        *("degraded", "guards", "registered", "transitions", "unguarded"),
     )
 
     def __init__(

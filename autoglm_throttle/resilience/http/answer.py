@@ -66,11 +66,7 @@ class HttpAnswer:
         return f"<HttpAnswer {self.status}, {len(self.headers)} headers, {len(self.body)} bytes>"
 
     def with_header(self, *pairs: tuple[str, str]) -> HttpAnswer:
-        """Return a copy with some fields replaced.
-
-        Args:
-            pairs: names and values; a given name replaces each field of that name.
-        """
+        """Return a copy in which each given pair replaces all fields of its name."""
         replaced = {name.lower() for name, _ in pairs}
         others = tuple(pair for pair in self.headers if pair[0].lower() not in replaced)
         return HttpAnswer(self.status, others + pairs, self.body)

@@ -38,15 +38,8 @@ class BodyObserver:
     """
 
     __slots__ = (
-        "_cache_policy",
-        "_clock",
-        "_length",
-        "_limit_s",
-        "_received_bytes",
-        "_spent_s",
-        "_started_s",
-        "_stream",
-        "outcome",
+        *("_cache_policy", "_clock", "_length", "_limit_s", "_received_bytes", "_spent_s", "_started_s"),
+        *("_stream", "outcome"),
     )
 
     def __init__(
@@ -214,11 +207,7 @@ class AsyncGuardedBody(httpx.AsyncByteStream):
 async def await_in_time(
     limit_s: float, start: Callable[[], Awaitable[T]], description: str, request: httpx.Request
 ) -> T:
-    """Await with a time limit.
-
-    Raises:
-        httpx.ReadTimeout: the limit is exceeded; callers of httpx expect this type.
-    """
+    """Await with a time limit; it raises httpx.ReadTimeout, which callers of httpx expect."""
     try:
         return cast("T", await await_within(limit_s, start, description))
     except TimeoutError as error:
@@ -262,11 +251,7 @@ async def close_async(response: httpx.Response) -> None:
 
 
 def check_response(value: object, fallback_kind: FallbackKind) -> None:
-    """Accept an `HttpAnswer` or an ``httpx.Response``.
-
-    Raises:
-        TypeError: any other type.
-    """
+    """Accept an `HttpAnswer` or an ``httpx.Response``; raise TypeError for any other type."""
     if not isinstance(value, HttpAnswer | httpx.Response):
         kind = type(value).__name__
         raise TypeError(

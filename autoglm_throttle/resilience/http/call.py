@@ -51,17 +51,8 @@ class HttpCall:
     """One call."""
 
     __slots__ = (
-        "_begun_s",
-        "_body",
-        "_is_short",
-        "_observer",
-        "_responses",
-        "_send",
-        "args",
-        "cache_request",
-        "circuit",
-        "replaces_values",
-        "request",
+        *("_begun_s", "_body", "_is_short", "_observer", "_responses", "_send", "args", "cache_request"),
+        *("circuit", "replaces_values", "request"),
     )
 
     check = staticmethod(check_response)
