@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoglm_throttle.settings.checks import breaker_of
@@ -253,10 +253,9 @@ def _guard_advice(settings: Settings) -> Iterator[Problem]:
     written = [key for key in type(defaults).model_fields if not _is_default(settings, f"breaker_{key}")]
     names = {key: table[f"breaker_{key}"].short_name for key in type(defaults).model_fields}
     of_guard = {name: breaker_of(settings, name) for name in settings.guards}
-    for key, message, hint in _breaker_advice(defaults, written, names):
+    all_guards = [defaults, *of_guard.values()]
+    for key, message, hint in _breaker_advice(all_guards, written, names, "or of a guard"):
         yield Problem(table[f"breaker_{key}"].variable, message, hint)
-    for key, message in _unused_keys([defaults, *of_guard.values()], written, names):
-        yield Problem(table[f"breaker_{key}"].variable, message, "or of a guard")
     for name, values in of_guard.items():
         place = f"guards.{quoted_key(name)}."
         for key, message, hint in _advice_for_guard(settings, settings.guards[name], values, names):
@@ -268,9 +267,7 @@ def _advice_for_guard(
 ) -> Iterator[_Advice]:
     own = policy.explicit()
     names = {key: key if key in own else name for key, name in names.items()}
-    yield from _breaker_advice(values, own, names)
-    for key, message in _unused_keys([values], own, names):
-        yield key, message, ""
+    yield from _breaker_advice([values], own, names)
     if policy.shed_above == 1:
         yield "shed_above", "is 1: no load exceeds it", "then leave the guard core"
     elif policy.shed_above is not None and settings.control.policy is Policy.FIXED:
@@ -278,19 +275,15 @@ def _advice_for_guard(
 
 
 def _breaker_advice(
-    values: BreakerSettings, written: Collection[str], names: Mapping[str, str]
+    guards: Sequence[BreakerSettings], written: Collection[str], names: Mapping[str, str], hint: str = ""
 ) -> Iterator[_Advice]:
-    for keys, message, hint in _odd_values(values):
+    """Yield key, message and hint of odd values of the first guard, and of written ones that none uses."""
+    for keys, message, proposal in _odd_values(guards[0]):
         if reported_key := next((key for key in keys.split() if key in written), None):
-            yield reported_key, message.format(**names), hint.format(**names)
-
-
-def _unused_keys(
-    guards: Collection[BreakerSettings], written: Collection[str], names: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
+            yield reported_key, message.format(**names), proposal.format(**names)
     for key, (is_used, needed) in USED_IF.items():
         if key in written and not any(map(is_used, guards)):
-            yield key, f"has no effect without {needed.format(**names)}"
+            yield key, f"has no effect without {needed.format(**names)}", hint
 
 
 def _route_advice(settings: Settings) -> Iterator[Problem]:

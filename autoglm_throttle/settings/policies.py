@@ -102,7 +102,7 @@ class GuardPolicy(BreakerSettings):
     criticality: Annotated[Criticality, choice(Criticality)] | None = None
     """Whether its feature is core; None: as registered in code."""
     shed_above: Annotated[float, LOAD] | None = None
-    """Load above which the feature is shed instead of ``DEGRADE_SHED_AT``; it must be ``non_core``."""
+    """Load, 0.01..1, above which the feature is shed, not ``DEGRADE_SHED_AT``; it must be ``non_core``."""
     max_stale_s: Annotated[float, AGE] | None = None
     """Age in seconds up to which a cached response may replace a new one."""
 

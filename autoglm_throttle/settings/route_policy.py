@@ -110,7 +110,7 @@ class ResourcePolicy(Override):
     precision_hint: Annotated[tuple[str, ...], listed(PRECISION)] | None = None
     """Labels of the variants, the best first; replaces ``precisions``."""
     gpu_memory_ratio: Annotated[float, RATIO] | None = None
-    """Share of the memory that requests can fill above which the route's are rejected, in every class."""
+    """Share of the memory for requests, 0.01..1, above which the route's are rejected, in every class."""
     compute_priority: Annotated[Priority, PRIORITY] | None = None
     """The class passed to the engine."""
 
@@ -135,7 +135,7 @@ class RoutePolicy(Override):
     priority: Annotated[Priority, PRIORITY] | None = None
     """Replaces ``PRIORITY_DEFAULT``; None leaves it."""
     cost: Annotated[float, number(0, 1e9, "units", above=True)] = 1.0
-    """Units taken per request from the priority bucket and, rounded up, from user windows; above 0."""
+    """Units, up to 1e9, that a request takes from its bucket and, rounded up, from user windows; above 0."""
     user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
     """Replaces the user limit of settings and plan; ``off`` lifts it, None leaves it."""
     name: Annotated[str, LABEL] = ""
@@ -143,7 +143,7 @@ class RoutePolicy(Override):
     exempt: Annotated[bool, FLAG] = False
     """Counted, but neither charged nor rejected."""
     slo_s: Annotated[float, OBJECTIVE] | None = None
-    """Target seconds for a complete response, for its work class; None leaves it to ``SLO_S``."""
+    """Target seconds for a complete response, 0.001..86400, for its work class; None: as ``SLO_S``."""
     slot: Annotated[SlotUse, choice(SlotUse)] = SlotUse.REQUEST
     """When its requests hold a slot of the concurrency limit, see ``SlotUse``."""
     resource_policy: Annotated[ResourcePolicy, RESOURCE_POLICY] | None = None

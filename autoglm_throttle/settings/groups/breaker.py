@@ -264,7 +264,7 @@ class BreakerSettings(Override):
         return self.success_threshold or self.half_open_max
 
     def wait_s(self, rounds: int) -> float:
-        """Return the seconds of an open period after ``rounds`` openings without a closing between them."""
+        """Return the seconds of an open period; ``rounds`` counts the openings before it since a closing."""
         max_s = _UNLIMITED_S if self.open_max_s is None else self.open_max_s
         try:
             return min(self.open_s * self.backoff**rounds, max_s)
