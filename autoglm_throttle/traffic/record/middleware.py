@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import anyio
 
@@ -134,27 +134,23 @@ class RecorderMiddleware:
             LOGGER.error("a request could not be recorded: %s; it was served", type(fault).__name__)
 
 
-class _RequestHead(NamedTuple):
+class _RequestHead:
     """Arrival and first line of a request, which routers and middleware may change on the way in."""
 
-    began_s: float
-    serial: int
-    method: Any
-    headers: Any
-    path: tuple[Any, Any, Any, Any]
+    __slots__ = ("began_s", "headers", "method", "path", "serial")
 
-    @classmethod
-    def of(cls, scope: Scope, began_s: float, serial: int) -> _RequestHead:
-        """Copy what the scope says now."""
+    def __init__(self, scope: Scope, began_s: float, serial: int) -> None:
+        self.began_s: float = began_s
+        self.serial: int = serial
+        self.method: Any = scope.get("method")
         headers = scope.get("headers")
-        path = (
+        self.headers: Any = tuple(headers) if isinstance(headers, list) else headers
+        self.path: tuple[Any, Any, Any, Any] = (
             scope.get("path", ""),
             scope.get("raw_path") or b"",
             scope.get("query_string") or b"",
             scope.get("root_path", ""),
         )
-        kept = tuple(headers) if isinstance(headers, list) else headers
-        return cls(began_s, serial, scope.get("method"), kept, path)
 
 
 class _RequestBody:
@@ -232,7 +228,7 @@ class _RecordedExchange:
         self._send = send
         self._recorder = recorder
         self._writer = writer
-        self._request = _RequestHead.of(scope, recorder.clock(), recorder.serial())
+        self._request = _RequestHead(scope, recorder.clock(), recorder.serial())
         self._body = _RequestBody(recorder.body)
         self._response = _ResponseHead()
         self.done: bool = False
