@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +24,11 @@ from autoglm_throttle.cli.load_options import (
 )
 from autoglm_throttle.cli.output import EXIT_OK, write
 from autoglm_throttle.cli.run import check_probes, defer_signals, preview, run_info, run_load, write_report
-from autoglm_throttle.cli.run_options import RUN_GROUPS, RunOptions, read_run
+from autoglm_throttle.cli.run_options import RUN_GROUPS, read_run
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import format_plan, parse_duration, parse_number
 from autoglm_throttle.traffic.replay import (
     Fill,
-    Replay,
     ReplayOptions,
     Selection,
     compare_results,
@@ -39,7 +38,6 @@ from autoglm_throttle.traffic.replay import (
 )
 from autoglm_throttle.traffic.report import ReplayInfo, make
 from autoglm_throttle.traffic.report.schema import KIND, ObjectiveResult
-from autoglm_throttle.traffic.results import Result
 
 EXAMPLES: Final = """\
 examples:
@@ -56,6 +54,8 @@ exit status:
   130  stopped by Ctrl-C; the report is written
 """
 
+
+NOT_COMPARED: Final = "the file contains no responses to compare with"
 
 START_BYTES: Final = 4096
 """Bytes of a file inspected to detect its kind."""
@@ -109,21 +109,6 @@ PLAYBACK: Final = (
 GROUPS: Final[OptionGroups] = {"selection and speed": PLAYBACK, **RUN_GROUPS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayArguments:
-    """Parsed arguments of ``replay``."""
-
-    path: Path
-    selection: Selection
-    fill: Fill
-    decided: bool
-    limit: float | None
-    """Share of the requests that may end otherwise; None: any."""
-    playback_text: str
-    """File and playback options as text."""
-    run: RunOptions
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.usage = "autoglm-throttle replay FILE URL [options]"
@@ -138,24 +123,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Play a recording; return the status of ``load``, or 1 if more outcomes differ than ``--check``."""
-    return run_command("replay", lambda: _run(read_arguments(args)))
+    return run_command("replay", lambda: _run(args))
 
 
-def read_arguments(args: argparse.Namespace) -> ReplayArguments:
-    """Read a command line."""
+def _run(args: argparse.Namespace) -> int:
     problems = ProblemList()
     values = parse_options(args, {"": PLAYBACK}, problems)
-    arguments = ReplayArguments(
-        path=problems.make("FILE", lambda: _existing(args.file), Path()),
-        selection=problems.make("selection", lambda: _selection(values), Selection()),
-        fill=problems.make("--fill", lambda: Fill(values.body, spaces=args.fill), Fill()),
-        decided=args.decided,
-        limit=values.check,
-        playback_text=" ".join([args.file, *option_words(args, PLAYBACK)]),
-        run=read_run(args, ["replay", args.file, args.url], GROUPS, args.url, problems),
-    )
+    path = problems.make("FILE", lambda: _existing(args.file), Path())
+    selection = problems.make("selection", lambda: _selection(values), Selection())
+    fill = problems.make("--fill", lambda: Fill(values.body, spaces=args.fill), Fill())
+    options = read_run(args, ["replay", args.file, args.url], GROUPS, args.url, problems)
     problems.raise_if_any()
-    return arguments
+    replay_options = ReplayOptions(
+        bodies=fill, priority_header=options.target.priority_header, decided=args.decided
+    )
+    played = open_replay(path, selection, replay_options)
+    sys.stderr.writelines(f"{path}: {note}\n" for note in played.notes)
+    options.objectives.check(played.load.plan.names)
+    if options.dry_run:
+        header = preview(options, len(played.load.clients or "1"))
+        write("\n".join([*header, "", *format_plan(played.load.plan)]))
+        return EXIT_OK
+    check_probes(options)
+    shape = " ".join([args.file, *option_words(args, PLAYBACK)])
+    with defer_signals() as signal_guard:
+        result = run_load(played.load, options, signal_guard)
+        comparison = compare_results(played, result)
+        known = run_info(options, shape, result.run_cost.loop)
+        objectives = () if values.check is None else (_checked(values.check, comparison),)
+        report = make(result, replace(known, arrivals="recorded", replay=ReplayInfo(comparison, objectives)))
+        more = comparison_lines(comparison) if comparison else [NOT_COMPARED]
+        return write_report(report, options, ["", *more])
 
 
 def _selection(values: argparse.Namespace) -> Selection:
@@ -181,35 +179,6 @@ def _existing(name: str) -> Path:
         if re.search(mark, start):
             raise TrafficError(f"{name} {problem}")
     return path
-
-
-def _run(arguments: ReplayArguments) -> int:
-    options = arguments.run
-    replay_options = ReplayOptions(
-        bodies=arguments.fill, priority_header=options.target.priority_header, decided=arguments.decided
-    )
-    played = open_replay(arguments.path, arguments.selection, replay_options)
-    sys.stderr.writelines(f"{arguments.path}: {note}\n" for note in played.notes)
-    options.objectives.check(played.load.plan.names)
-    if options.dry_run:
-        header = preview(options, len(played.load.clients or "1"))
-        write("\n".join([*header, "", *format_plan(played.load.plan)]))
-        return EXIT_OK
-    check_probes(options)
-    with defer_signals() as signal_guard:
-        return _report(arguments, played, run_load(played.load, options, signal_guard))
-
-
-def _report(arguments: ReplayArguments, played: Replay, result: Result) -> int:
-    """Write the report and the comparison with the recording; return the exit status."""
-    comparison = compare_results(played, result)
-    known = run_info(arguments.run, arguments.playback_text, result.run_cost.loop)
-    objectives = () if arguments.limit is None else (_checked(arguments.limit, comparison),)
-    report = make(result, replace(known, arrivals="recorded", replay=ReplayInfo(comparison, objectives)))
-    more = ["the file contains no responses to compare with"]
-    if comparison:
-        more = comparison_lines(comparison)
-    return write_report(report, arguments.run, ["", *more])
 
 
 def _checked(limit: float, comparison: Mapping[str, Any] | None) -> ObjectiveResult:

@@ -74,12 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demonstration.
-
-    Returns:
-        0 if every request is accounted for, none failed and the overload was rejected; 1 if not;
-        2 if it cannot begin; 130 after Ctrl-C.
-    """
+    """Run the demonstration."""
     args = parser().parse_args(argv)
     try:
         check_server()
@@ -97,21 +92,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check_server() -> None:
-    """Check for uvicorn before the start, since the service process would fail without it.
-
-    Raises:
-        TrafficError: uvicorn is not installed.
-    """
+    """Check for uvicorn before the start, since the service process would fail without it."""
     if find_spec("uvicorn") is None:
         raise TrafficError(f"this needs uvicorn: {how_to_install('traffic')}")
 
 
 def check_writable(path: Path) -> None:
-    """Check before the run that the report can be written.
-
-    Raises:
-        TrafficError: it cannot.
-    """
+    """Check before the run that the report can be written."""
     place = path if path.exists() else path.parent
     if path.is_dir() or not os.access(place, os.W_OK):
         raise TrafficError(f"{path} cannot be written: name another file with --report")

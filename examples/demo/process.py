@@ -52,10 +52,6 @@ class DemoProcess:
 
     It has a session of its own: Ctrl-C in the terminal reaches only the parent, which then closes
     the child's input.
-
-    Args:
-        module: module to run; it calls `serve`.
-        config: configuration of the service, sent as JSON on its standard input.
     """
 
     def __init__(self, module: str, config: Mapping[str, object]) -> None:
@@ -65,11 +61,7 @@ class DemoProcess:
         """Known once the process has started."""
 
     def __enter__(self) -> DemoProcess:
-        """Start the process.
-
-        Raises:
-            TrafficError: it ended before it printed its port.
-        """
+        """Start the process."""
         self._stderr = tempfile.TemporaryFile()
         paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
         self._process = subprocess.Popen(
@@ -145,16 +137,7 @@ def read_config() -> dict[str, Any]:
 
 
 def serve(app: ASGIApp, *, connections: int, limit_concurrency: int | None = None) -> None:
-    """Serve on a free port of loopback with uvicorn until the standard input ends.
-
-    Args:
-        app: the application.
-        connections: connections that must be possible at once.
-        limit_concurrency: uvicorn's own limit; None: no limit.
-
-    Raises:
-        TrafficError: this process may not open that number of connections.
-    """
+    """Serve on a free port of loopback with uvicorn until the standard input ends."""
     import uvicorn
 
     allow_connections(connections)

@@ -31,13 +31,7 @@ ANSWER_S: Final = 0.002
 
 
 class Downstream:
-    """Returns items related to an item, except during its outage.
-
-    Args:
-        throttle: owner of the guard.
-        length_s: length of the demonstration, seconds, counted from the first call.
-        clock: monotonic seconds.
-    """
+    """Returns items related to an item, except during its outage."""
 
     def __init__(self, throttle: Throttle, length_s: float, clock: Callable[[], float]) -> None:
         self.calls: int = 0
