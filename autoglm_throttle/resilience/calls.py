@@ -121,11 +121,7 @@ def _settle(
 
 
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
-    """Await with a time limit, under asyncio or trio.
-
-    Raises:
-        TimeoutError: the limit is exceeded. A cancellation from outside stays a cancellation.
-    """
+    """Await, or raise TimeoutError after the limit; a cancellation from outside stays one."""
     import anyio
 
     with anyio.move_on_after(limit_s):

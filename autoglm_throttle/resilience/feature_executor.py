@@ -111,11 +111,7 @@ class FunctionCall:
 
 
 class FeatureExecutor:
-    """Executes the calls of one feature, for functions and HTTP alike.
-
-    Raises:
-        ValueError: the feature's ``shed_above`` is not above the margin of the degradation levels.
-    """
+    """Executes the calls of one feature, for functions and HTTP alike."""
 
     __slots__ = (
         *("_always_shares", "_degradation", "_on_degraded", "chain", "circuit", "feature", "responses"),
@@ -189,15 +185,7 @@ class FeatureExecutor:
             del first  # breaks the reference cycle: exception, traceback, frame
 
     async def call_async(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
-        """Execute one call of a coroutine function.
-
-        Returns:
-            Its value, or that of a fallback.
-
-        Raises:
-            GuardRejected: the call was not made, and no fallback answered.
-            Exception: the function's own.
-        """
+        """Execute one call of a coroutine function, as `call` does of a plain one."""
         key = None if self.results is None else self.results.key(fn, args, kwargs)
         first = await attempt_async(self.circuit, fn, args, kwargs) if self._is_direct(key) else None
         if first is not None and first.error is None and first.outcome in _CACHEABLE_OUTCOMES:
@@ -230,11 +218,7 @@ class FeatureExecutor:
         return self._degradation.action(self.feature, has_cached())
 
     def check_function(self, *, asynchronous: bool) -> None:
-        """Check that a function of this kind can use the fallback; decorators call it early.
-
-        Raises:
-            TypeError: a plain function cannot await a dynamic fallback that is a coroutine function.
-        """
+        """Raise TypeError if a plain function would have to await the dynamic fallback."""
         if self.chain.asynchronous and not asynchronous:
             raise TypeError(
                 f"the dynamic fallback of {self.feature.name!r} is a coroutine function: give a plain one, "

@@ -76,11 +76,6 @@ class _TransportBase:
         self._key = key
 
     def _serve(self, request: httpx.Request) -> Steps[httpx.Response]:
-        """Make one call, or answer by a fallback.
-
-        Raises:
-            TransportRejected: the guard rejects it, and no fallback answers.
-        """
         # Looked up for each call: a guard may be evicted between two calls of one transport.
         circuit = self._throttle.guard(self._name or origin(request.url)).circuit
         call = HttpCall(circuit, request, self._send, self._body)
@@ -168,12 +163,7 @@ class AsyncGuardTransport(_TransportBase, httpx.AsyncBaseTransport):
 
     ``timeout_s`` limits a call until its headers, ``stream_idle_s`` the time between two parts of the body;
     both raise ``httpx.ReadTimeout``.
-
-    Args:
-        throttle: as in `GuardTransport`, and so the others.
-        inner: by default ``httpx.AsyncHTTPTransport()``.
-        name: of the guard.
-        key: computes the cache key.
+    The arguments are those of `GuardTransport`; ``inner`` is by default ``httpx.AsyncHTTPTransport()``.
     """
 
     def __init__(

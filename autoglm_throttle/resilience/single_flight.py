@@ -94,11 +94,7 @@ class SingleFlight(Generic[T]):
     def run(
         self, key: Hashable, call: Callable[[], Steps[T]], limit_s: float | None
     ) -> Steps[tuple[T, bool]]:
-        """Make the call, or wait for the caller that is making it.
-
-        Returns:
-            The result, and whether it comes from the own call.
-        """
+        """Make the call or wait for it; return the result, and whether it is that of the own call."""
         loop, event = yield _SCOPE
         own = _SharedCall(self._calls, (loop, key), event)
         end_s = None if limit_s is None else monotonic() + limit_s

@@ -33,13 +33,7 @@ class CacheEntry(Generic[T]):
 
 
 class StaleCache(Generic[T]):
-    """LRU cache with a maximum number of entries.
-
-    Values are stored as they are: copying is up to the caller. It has no lock: threads need their own.
-
-    Raises:
-        ValueError: ``entries`` is below 1.
-    """
+    """LRU cache with a maximum number of entries, at least 1; threads need a lock of their own."""
 
     __slots__ = ("_max_entries", "_now_s", "entries")
 

@@ -73,11 +73,7 @@ class StreamPermit:
 
 
 def _start_stream(circuit: GuardState, permit: GuardPermit | GuardRejection) -> StreamPermit:
-    """Return the permit of an admitted stream.
-
-    Raises:
-        GuardRejected: the stream was rejected.
-    """
+    """Return the permit of an admitted stream, or raise GuardRejected."""
     if isinstance(permit, GuardRejection):
         raise GuardRejected(permit)
     return StreamPermit(circuit, permit, 0.0 if circuit.first_item_s is None else circuit.clock())

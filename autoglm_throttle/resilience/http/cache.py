@@ -176,13 +176,7 @@ class ResponseCache:
     """Cached responses of one feature, for threads, and its requests without single flight."""
 
     __slots__ = (
-        "_cache",
-        "_clock",
-        "_key",
-        "_lock",
-        "_log",
-        "_max_stale_s",
-        "_unshareable",
+        *("_cache", "_clock", "_key", "_lock", "_log", "_max_stale_s", "_unshareable"),
         "max_body_bytes",
     )
 
@@ -223,8 +217,9 @@ class ResponseCache:
 
     def find(self, request: CacheRequest | None) -> CachedResponse | None:
         """Return the stored response that may replace an error of this request, or None."""
-        # Without a lock held by this thread: else it is changing the cache, which is a miss.
-        if request is None or not request.is_cacheable or self._lock.is_held():
+        if request is None or not request.is_cacheable:
+            return None
+        if self._lock.is_held():  # this thread is changing the cache: a miss
             return None
         with self._lock:
             now = self._clock()
@@ -266,15 +261,14 @@ class ResponseCache:
 
     def _put(self, request: CacheRequest, headers: Pairs, requested_s: float, body: bytes) -> None:
         if len(body) <= self.max_body_bytes:
-            self._lock.run(
-                partial(self._store, request, cached_response(request, headers, body, requested_s))
-            )
+            response = cached_response(request, headers, body, requested_s)
+            self._lock.run(partial(self._store, request.base_key, response))
 
-    def _store(self, request: CacheRequest, response: CachedResponse) -> None:
+    def _store(self, key: Hashable, response: CachedResponse) -> None:
         """Store a complete response, if the stored one is not younger."""
-        stored = self._cache.entries.get(request.base_key)
+        stored = self._cache.entries.get(key)
         if stored is None or stored.value.created_s <= response.created_s:
-            self._cache.put(request.base_key, response, response.requested_s)
+            self._cache.put(key, response, response.requested_s)
 
 
 def invalidates(method: str, status: int) -> bool:
