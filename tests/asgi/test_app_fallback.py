@@ -15,7 +15,7 @@ from autoglm_throttle.asgi.scope import attribute_to_throttle
 from autoglm_throttle.events import LOG_INTERVAL_S
 from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.http.answer import HttpAnswer
-from autoglm_throttle.resilience.http.body import CachePolicy
+from autoglm_throttle.resilience.http.cache import CachePolicy
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import ManualThrottle
 from autoglm_throttle.types import BreakerState, Decision, FallbackContext, Outcome, Rejected
