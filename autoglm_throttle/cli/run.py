@@ -10,27 +10,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Final
 
 from autoglm_throttle.cli.output import WRONG_USAGE, broken_pipe_ok, to_stderr, write
 from autoglm_throttle.cli.run_options import RunOptions
-from autoglm_throttle.gpu.select import providers
-from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.traffic.generator import Observer, UserSchedule, launch
 from autoglm_throttle.traffic.generator.launch import on_stop_signal
-from autoglm_throttle.traffic.probes import MetricsProbe, Prober, ProbeTargetLostError
+from autoglm_throttle.traffic.probes import MetricsProbe, Prober
 from autoglm_throttle.traffic.report import Document, ProgressLine, RunInfo, dumps, lines
 from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.report.schema import About
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.results import Result
-from autoglm_throttle.types import GpuProvider, GpuSample
-from autoglm_throttle.types.errors import NoSourceError
 from autoglm_throttle.version import __version__
 
 
@@ -222,38 +217,3 @@ def clients_text(count: int, options: RunOptions) -> str:
         else "which the service cannot distinguish without --identity-header"
     )
     return "1 client" if count == 1 else f"{count} clients, {distinction}"
-
-
-def _memory_ratio(device: GpuSample) -> float | None:
-    if device.memory_used_bytes is None or not device.memory_total_bytes:
-        return None
-    return device.memory_used_bytes / device.memory_total_bytes
-
-
-_GPU_NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None]], ...]] = (
-    ("gpu_utilization_ratio", lambda one: None if one.utilization_pct is None else one.utilization_pct / 100),
-    ("gpu_memory_ratio", _memory_ratio),
-    ("gpu_power_w", lambda one: one.power_w),
-)
-"""Number of the report, and its value for one device; ratios are averaged over devices, power is summed."""
-
-
-class LocalGpuProbe:
-    """Samples all devices of the driver; without a driver there are no samples."""
-
-    def __init__(self, provider: GpuProvider | None = None) -> None:
-        self.name: str = "GPUs"
-        self._provider = providers(GpuSettings())[0] if provider is None else provider
-
-    def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver reports the present
-        """Return mean utilization and memory fill, and total power."""
-        try:
-            devices = self._provider.read()
-        except NoSourceError:
-            raise ProbeTargetLostError from None
-        sample = {}
-        for name, read in _GPU_NUMBERS:
-            values = [value for value in map(read, devices) if value is not None]
-            if values:
-                sample[name] = sum(values) / (len(values) if name.endswith("_ratio") else 1)
-        return sample

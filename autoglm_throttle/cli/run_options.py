@@ -6,7 +6,7 @@ import argparse
 import ipaddress
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,13 +23,16 @@ from autoglm_throttle.cli.load_options import (
     time_s,
     whole_number,
 )
+from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, TlsOptions
-from autoglm_throttle.traffic.probes import MetricsProbe, Probe, ProcessProbe
+from autoglm_throttle.traffic.probes import MetricsProbe, Probe, ProbeTargetLostError, ProcessProbe
 from autoglm_throttle.traffic.report import LIMITS_S, Objectives
-from autoglm_throttle.types import Priority
+from autoglm_throttle.types import GpuProvider, GpuSample, Priority
+from autoglm_throttle.types.errors import NoSourceError
 
 FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 """Header fields that the generator sets itself."""
@@ -219,16 +222,28 @@ class RunOptions:
 def read_run(
     args: argparse.Namespace, words: Sequence[str], groups: OptionGroups, url: str, problems: ProblemList
 ) -> RunOptions:
-    """Read the shared options."""
+    """Read the shared options.
+
+    Args:
+        args: the parsed arguments; the attribute ``url`` is the URL as it was typed.
+        words: the command and its positional arguments, without secrets.
+        groups: all options of the command.
+        url: with the path that all requests share, or without one.
+        problems: collects problems.
+    """
     values = parse_options(args, RUN_GROUPS, problems)
     if values.json is not None and values.html is not None and values.json.resolve() == values.html.resolve():
         problems.add("--html", f"{values.html} is the file of --json: use another file")
-    names = ("connections", "max_inflight", "spin")
-    client = {name: getattr(values, name) for name in names}
     options = [option for group in groups.values() for option in group]
     return RunOptions(
         target=_target(values, url, problems),
-        client=ClientOptions(timeout_s=values.timeout, drain_s=values.drain, **client),
+        client=ClientOptions(
+            connections=values.connections,
+            max_inflight=values.max_inflight,
+            timeout_s=values.timeout,
+            drain_s=values.drain,
+            spin=values.spin,
+        ),
         objectives=values.slo,
         limits_s=values.within,
         title=values.title,
@@ -264,7 +279,40 @@ def _target(values: argparse.Namespace, url: str, problems: ProblemList) -> Targ
 def _probes(values: argparse.Namespace, args: argparse.Namespace) -> tuple[Probe, ...]:
     probes = [probe for probe in (values.watch, values.metrics) if probe is not None]
     if args.watch is not None and args.metrics is None:
-        from autoglm_throttle.cli.run import LocalGpuProbe
-
         probes.append(LocalGpuProbe())
     return tuple(probes)
+
+
+def _memory_ratio(device: GpuSample) -> float | None:
+    if device.memory_used_bytes is None or not device.memory_total_bytes:
+        return None
+    return device.memory_used_bytes / device.memory_total_bytes
+
+
+_GPU_NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None]], ...]] = (
+    ("gpu_utilization_ratio", lambda one: None if one.utilization_pct is None else one.utilization_pct / 100),
+    ("gpu_memory_ratio", _memory_ratio),
+    ("gpu_power_w", lambda one: one.power_w),
+)
+"""Number of the report, and its value for one device; ratios are averaged over devices, power is summed."""
+
+
+class LocalGpuProbe:
+    """Samples all devices of the driver; without a driver there are no samples."""
+
+    def __init__(self, provider: GpuProvider | None = None) -> None:
+        self.name: str = "GPUs"
+        self._provider = providers(GpuSettings())[0] if provider is None else provider
+
+    def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the driver reports the present
+        """Return mean utilization and memory fill, and total power."""
+        try:
+            devices = self._provider.read()
+        except NoSourceError:
+            raise ProbeTargetLostError from None
+        sample = {}
+        for name, read in _GPU_NUMBERS:
+            values = [value for value in map(read, devices) if value is not None]
+            if values:
+                sample[name] = sum(values) / (len(values) if name.endswith("_ratio") else 1)
+        return sample

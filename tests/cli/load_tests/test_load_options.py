@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.cli import load_arguments
 from autoglm_throttle.cli.load_arguments import LoadArguments, Search
 from autoglm_throttle.cli.load_options import UsageError
-from autoglm_throttle.cli.run import LocalGpuProbe
-from autoglm_throttle.cli.run_options import is_loopback, split_url
+from autoglm_throttle.cli.run_options import LocalGpuProbe, is_loopback, split_url
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, TraceShape, Users
 from autoglm_throttle.traffic.probes import ProbeTargetLostError
 from autoglm_throttle.traffic.report import LIMITS_S
