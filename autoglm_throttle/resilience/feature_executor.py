@@ -25,7 +25,6 @@ from autoglm_throttle.resilience.fallback import (
     FallbackAnswer,
     FallbackChain,
     Feature,
-    accept_any,
 )
 from autoglm_throttle.resilience.http.cache import ResponseCache
 from autoglm_throttle.resilience.single_flight import SingleFlight, copy_exception
@@ -56,7 +55,6 @@ class FunctionCall:
 
     __slots__ = ("_attempt", "_executor", "args", "flight_key", "kwargs", "max_wait_s", "replaces_values")
 
-    check = staticmethod(accept_any)
     rejected = GuardRejected
 
     def __init__(
@@ -85,6 +83,9 @@ class FunctionCall:
         """Return a copy of the cached result, or `UNSET`."""
         results = self._executor.results
         return UNSET if results is None else results.get_copy(self.flight_key)
+
+    def check(self, value: object, kind: FallbackKind) -> None:
+        """Accept any value of a fallback."""
 
     def run(self) -> Steps[GuardedAttempt]:
         """Make the call alone, and cache its result."""

@@ -17,7 +17,6 @@ from autoglm_throttle.types import GuardPermit, Outcome
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.fallback import FallbackAnswer
     from autoglm_throttle.resilience.http.answer import Pairs
-    from autoglm_throttle.types import FallbackKind
 
 T = TypeVar("T")
 
@@ -248,15 +247,6 @@ async def close_async(response: httpx.Response) -> None:
 
     with anyio.CancelScope(shield=True):
         await response.aclose()
-
-
-def check_response(value: object, fallback_kind: FallbackKind) -> None:
-    """Accept an `HttpAnswer` or an ``httpx.Response``; raise TypeError for any other type."""
-    if not isinstance(value, HttpAnswer | httpx.Response):
-        kind = type(value).__name__
-        raise TypeError(
-            f"the {fallback_kind} fallback of HTTP must give an HttpAnswer or a Response, not {kind}"
-        )
 
 
 def fallback_response(answer: FallbackAnswer, request: httpx.Request) -> httpx.Response:

@@ -12,11 +12,11 @@ from autoglm_throttle.resilience.calls import CallResult, GuardedAttempt
 from autoglm_throttle.resilience.classify import status_outcome
 from autoglm_throttle.resilience.drive import Call, Steps
 from autoglm_throttle.resilience.fallback import UNSET
+from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.body import (
     BodyObserver,
     buffered_body,
     build_response,
-    check_response,
     close_async,
     pairs,
     read_body,
@@ -31,7 +31,14 @@ from autoglm_throttle.resilience.http.cache import (
 )
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome, TooManyRequestsMode
+from autoglm_throttle.types import (
+    FallbackKind,
+    GuardPermit,
+    GuardRejected,
+    GuardRejection,
+    Outcome,
+    TooManyRequestsMode,
+)
 
 SWITCHING_PROTOCOLS: Final = 101
 """After status 101 the connection is no longer HTTP, so no body follows."""
@@ -55,7 +62,6 @@ class HttpCall:
         *("circuit", "replaces_values", "request"),
     )
 
-    check = staticmethod(check_response)
     kwargs: Final[Mapping[str, Any]] = {}
 
     def __init__(
@@ -106,6 +112,12 @@ class HttpCall:
     def cached(self, cause: str) -> object:
         """Return the cached response, or `UNSET`."""
         return UNSET if self._responses is None else self._responses.find_answer(self.cache_request, cause)
+
+    def check(self, value: object, kind: FallbackKind) -> None:
+        """Raise TypeError unless a fallback gave an `HttpAnswer` or an ``httpx.Response``."""
+        if not isinstance(value, HttpAnswer | httpx.Response):
+            given = type(value).__name__
+            raise TypeError(f"the {kind} fallback of HTTP must give an HttpAnswer or a Response, not {given}")
 
     def rejected(self, rejection: GuardRejection) -> GuardRejected:
         """Return the exception of a rejection."""
