@@ -1,10 +1,9 @@
 """The circuit breaker as a pure state machine: no clock, lock or I/O; every method receives the time.
 
-Each change of state starts a new generation. A result of an earlier generation is counted as stale and
-changes nothing, so a late result never closes, opens or prolongs anything. A probe has a lease, so a hanging
-probe costs a wait and never blocks the breaker. Other calls have no lease: with ``max_in_flight`` a call
-holds its slot until its result is recorded, however late, and that result counts. A clock that steps back is
-treated as standing still.
+Each change of state starts a new generation, and a result of an earlier one is counted as stale and changes
+nothing. A probe has a lease, so a hanging probe never blocks the breaker. Other calls have none: with
+``max_in_flight`` a call holds its slot until its result is recorded, however late. A clock that steps back
+is treated as standing still.
 """
 
 from __future__ import annotations

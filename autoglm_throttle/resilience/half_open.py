@@ -18,8 +18,7 @@ class HalfOpenProbes:
     """Slots of the probes of one half-open round, each with a lease, and the successes so far.
 
     Without ``success_threshold`` a round admits ``half_open_max`` probes in total, so a success keeps its
-    slot. With it, ``half_open_max`` limits the concurrent probes. A probe with a neutral outcome returns its
-    slot in both cases. A probe that never ends loses its slot at the end of its lease.
+    slot. With it, ``half_open_max`` limits the concurrent probes.
     """
 
     __slots__ = (

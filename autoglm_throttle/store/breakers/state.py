@@ -1,7 +1,6 @@
-"""Shared state of a fleet's breakers in one process, under one lock.
+"""Shared state of a fleet's breakers in one process, under one lock; no callback runs under it.
 
-Callers add queries and writes, the background thread takes them out and delivers the updates. The lock is
-held briefly; no callback runs under it.
+Callers add queries and writes, the background thread takes them out and delivers the updates.
 """
 
 from __future__ import annotations

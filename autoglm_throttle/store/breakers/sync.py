@@ -18,7 +18,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
@@ -40,7 +39,7 @@ from autoglm_throttle.store.breakers.protocol import (
     parse_states,
 )
 from autoglm_throttle.store.breakers.state import PROBE_PAUSES_S, Answer, FleetState, Listener, PendingQuery
-from autoglm_throttle.store.client import SyncClient, SyncScript
+from autoglm_throttle.store.client import Subscriber, SyncClient, SyncScript
 from autoglm_throttle.store.health import StoreHealth
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.script import error_kind
@@ -69,12 +68,6 @@ UNSUBSCRIBED_READ_S: Final = 1.0
 RETRY_S: Final = 0.05
 """Pause after a single failure: one deadline, so that a third failure, which is a loss, follows soon."""
 
-PING_S: Final = 1.0
-SILENCE_LIMIT_S: Final = 3.0
-"""The server is pinged once a second; three seconds without any message count as a lost connection."""
-
-_socket_of = attrgetter("connection._sock")  # redis-py has no public name for it
-
 
 class _Job(NamedTuple):
     """One call of the script, and the effects of its reply and of its failure."""
@@ -82,81 +75,6 @@ class _Job(NamedTuple):
     arguments: ScriptArguments
     apply: Callable[[object], None]
     fail: Callable[[], None] | None = None
-
-
-class Subscriber:
-    """Subscription of one channel, supervised by pings and made again after a failure.
-
-    Messages published without a subscriber are lost, so ``on_subscribed`` schedules a read of all states.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[], SyncClient],
-        channel: str,
-        on_message: Callable[[Any], None],
-        on_subscribed: Callable[[], None],
-    ) -> None:
-        self.failures: int = 0  # connections that failed or were lost
-        self.last_error: str | None = None  # text of the newest failure; kept after a recovery
-        self.is_listening: bool = False
-        """Whether the server has confirmed the subscription: changes are received at once."""
-        self.due_s: float = -math.inf  # time of the next subscription, or of the next ping
-        self.on_message: Callable[[Any], None] = on_message
-        self.on_subscribed: Callable[[], None] = on_subscribed
-        self._connect = connect
-        self._channel = channel
-        self._client: SyncClient = None
-        self._pubsub: Any = None
-        self._received_s = 0.0
-        self._health = StoreHealth(1, PROBE_PAUSES_S)
-
-    def __repr__(self) -> str:
-        return f"Subscriber({'' if self.is_listening else 'not '}listening, failures={self.failures})"
-
-    def poll(self, now: float) -> socket.socket | None:
-        """Receive all messages; subscribe or ping where due. Return the socket to wait for, or None."""
-        try:
-            if self._pubsub is None and now >= self.due_s:
-                self._client = self._connect()
-                self._pubsub = self._client.pubsub()
-                self._pubsub.subscribe(self._channel)
-                self._received_s, self.due_s = now, now + PING_S
-            if self._pubsub is not None:
-                self._receive(now)
-                return _socket_of(self._pubsub)  # type: ignore[no-any-return]  # redis-py's
-        except Exception as error:  # noqa: BLE001 - any client error: it subscribes again
-            self.failures += 1
-            self.last_error = f"{type(error).__name__}: {error}"
-            self.close()
-            self._health.try_begin_probe(now)
-            self._health.record_call(StoreErrorKind.LOST, now)
-            self.due_s = self._health.next_probe_s
-        return None
-
-    def close(self) -> None:
-        """Close the subscription, then its connection."""
-        parts = self._pubsub, self._client
-        self._pubsub = self._client = None
-        self.is_listening = False
-        for part in parts:
-            with contextlib.suppress(Exception):  # it may be missing, or broken already
-                part.close()
-
-    def _receive(self, now: float) -> None:
-        while (message := self._pubsub.get_message(timeout=0.0)) is not None:
-            self._received_s = now
-            if message["type"] == "message":
-                self.on_message(message["data"])
-            elif message["type"] == "subscribe":
-                self.is_listening = True
-                self._health.reset(now)
-                self.on_subscribed()
-        if now - self._received_s > SILENCE_LIMIT_S:
-            raise TimeoutError(f"nothing received for {SILENCE_LIMIT_S:g} s")
-        if now >= self.due_s:
-            self.due_s = now + PING_S
-            self._pubsub.ping()
 
 
 class RedisBreakerStore:
@@ -186,9 +104,9 @@ class RedisBreakerStore:
         self.ignored: int = 0  # messages of an unknown format
         self.state: FleetState = FleetState(self._on_write, clock)
         self.script: SyncScript = SyncScript(connect, load_script())
-        """The connection of the calls; used on the thread only. It counts round trips and failures."""
+        health = StoreHealth(1, PROBE_PAUSES_S)
         self.subscriber: Subscriber = Subscriber(
-            connect, self.protocol.channel, self._on_message, self.state.request_reread
+            connect, self.protocol.channel, self._on_message, self.state.request_reread, health
         )
         self._new_wakeup = new_wakeup
         self._cluster = cluster

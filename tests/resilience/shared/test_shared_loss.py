@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from autoglm_throttle.store import client
 from autoglm_throttle.store.breakers import state, sync
 from autoglm_throttle.store.breakers.protocol import RIGHTS
 from autoglm_throttle.store.breakers.sync import TIMEOUT_S, RedisBreakerStore
@@ -304,8 +305,8 @@ def test_a_lost_subscription_is_made_again_and_nothing_is_missed(made: Made, own
 def test_silent_dead_subscription_is_detected(
     made: Made, own_server: RedisServer, slow_proxy: SlowProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "PING_S", 0.05)
-    monkeypatch.setattr(sync, "SILENCE_LIMIT_S", 0.5)
+    monkeypatch.setattr(client, "PING_S", 0.05)
+    monkeypatch.setattr(client, "SILENCE_LIMIT_S", 0.5)
     store = made(slow_proxy.url, deadline_s=DEADLINE_S, timeout_s=TIMEOUT_S)
     diary = watched(store)
     until(lambda: pings(own_server) > 15, PATIENCE_S, "longer than any silence")
