@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import LoadPlan
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TEXT = re.compile(r"[\x21-\x7e]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+VISIBLE = re.compile(r"[\x21-\x7e]+")
+FIELD_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +35,12 @@ class PlannedRequest:
     def __post_init__(self) -> None:
         names = (self.method, *(name for name, _ in self.headers))
         for name in names:
-            if not _TOKEN.fullmatch(name):
+            if not TOKEN.fullmatch(name):
                 raise TrafficError(f"{name!r} is not an HTTP token")
-        if not _TEXT.fullmatch(self.target):
+        if not VISIBLE.fullmatch(self.target):
             raise TrafficError(f"{self.target!r} must be printable ASCII without blanks")
         for name, text in self.headers:
-            if not _VALUE.fullmatch(text):
+            if not FIELD_VALUE.fullmatch(text):
                 raise TrafficError(f"the value of {name} must be printable ASCII")
 
     @property

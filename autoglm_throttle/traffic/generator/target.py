@@ -11,12 +11,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
+from autoglm_throttle.traffic.request_source import FIELD_VALUE, TOKEN, VISIBLE, PlannedRequest, RequestSource
 from autoglm_throttle.types import Priority
 
-_TEXT = re.compile(r"[\x21-\x7e]+")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _BASE = re.compile(r"(/[\x21-\x7e]*)?")
 _PORTS = {"http": 80, "https": 443}
 _FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection", "expect"))
@@ -74,7 +71,7 @@ class TargetUrl:
     def __post_init__(self) -> None:
         if self.scheme not in _PORTS:
             raise TrafficError(f"{self.scheme!r} is not http or https: {UNSUPPORTED_HINT}")
-        if not _TEXT.fullmatch(self.host):
+        if not VISIBLE.fullmatch(self.host):
             raise TrafficError(f"{self.host!r} must be printable ASCII without blanks")
         if not 1 <= self.port <= 65_535:
             raise TrafficError(f"port must be 1..65535, not {self.port}")
@@ -85,12 +82,12 @@ class TargetUrl:
     def _check_fields(self) -> None:
         own_names = (self.priority_header, self.identity_header, self.cost_header)
         for name in (*(name for name, _ in self.headers), *(name for name in own_names if name is not None)):
-            if not _TOKEN.fullmatch(name):
+            if not TOKEN.fullmatch(name):
                 raise TrafficError(f"{name!r} is not an HTTP token")
         for name, text in self.headers:
             if name.lower() in _LENGTHS:
                 raise TrafficError(f"{name} is set by the generator from the length of each body")
-            if not _VALUE.fullmatch(text):
+            if not FIELD_VALUE.fullmatch(text):
                 raise TrafficError(f"the value of {name} must be printable ASCII")
 
     @classmethod

@@ -45,8 +45,7 @@ def compare_results(replay: Replay, result: Result) -> dict[str, Any] | None:
     429 counts as limited and 503 as shed, also if the application sent it. A fallback counts as degraded
     only if the recording contains decisions of a throttle.
 
-    Requests that were not sent, or had not ended, are excluded on both sides, as are requests interrupted
-    by a stop.
+    Requests that were not sent, or had not ended, are excluded on both sides.
 
     Returns:
         Ready for JSON. None where the file contains no responses. The keys are:

@@ -157,8 +157,7 @@ def prepare(
     """Build the load of a recording.
 
     Requests with equal contents share one kind, so memory holds each distinct request once and about 30 bytes
-    for each request. A request without a client takes 100 more, because it counts as a client of its own.
-    Priority fields are sent as they were recorded.
+    for each request. Priority fields are sent as they were recorded.
 
     Args:
         entries: in order of time.
