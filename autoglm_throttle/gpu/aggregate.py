@@ -19,7 +19,7 @@ from autoglm_throttle.gpu.sanity import MEASURED, changed, lost
 from autoglm_throttle.types import AggregateMode, GpuSample, GpuView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autoglm_throttle.gpu.sample_builder import FieldReport, Identity
     from autoglm_throttle.settings.groups.gpu import GpuSettings
@@ -167,8 +167,8 @@ class Aggregator:
             utilization_pct=_utilization(mode, current, weights),
             utilization_max_pct=_utilization(AggregateMode.MAX, current, weights),
             utilization_mean_pct=_utilization(AggregateMode.MEAN, current, weights),
-            memory_ratio=_highest(current, _memory_ratio),
-            power_ratio=_highest(current, _power_ratio),
+            memory_ratio=_highest(_memory_ratio(gpu.row) for gpu in current),
+            power_ratio=_highest(ratio(power_w(gpu.row), gpu.row.power_limit_w) for gpu in current),
             capacity=fsum(weights[gpu.identity] for gpu in usable) / whole if gpus else 1.0,
             devices=tuple(sorted((one.row for one in known), key=_sort_key)),
             kv_used_ratio=_mean(
@@ -178,12 +178,13 @@ class Aggregator:
             running=_sum(row.running for row in reporting),
             engines=len(reporting),
             engines_at_s=engines_at_s,
-            interval_s=_slowest(gpu.interval_s for gpu in shown),
-            period_s=_slowest(gpu.row.period_s for gpu in shown),
+            interval_s=_highest(gpu.interval_s for gpu in shown),
+            period_s=_highest(gpu.row.period_s for gpu in shown),
             weights={(gpu.row.host, gpu.row.device): weights[gpu.identity] / whole for gpu in gpus},
         )
 
     def _known(self, now: float) -> list[MergedDevice]:
+        """Merge the reports of all sources, and sort the devices: engines come last."""
         reports: dict[Identity, list[FieldReport]] = {}
         for builder in self._builders.values():
             for one in builder.reports.values():
@@ -224,18 +225,10 @@ def _mean(mode: AggregateMode, values: Sequence[tuple[float, float]]) -> float |
     return min(mean, highest)  # rounding must not lift 100 % above itself
 
 
-def _highest(gpus: Iterable[MergedDevice], ratio: Callable[[GpuSample], float | None]) -> float | None:
-    return max((value for gpu in gpus if (value := ratio(gpu.row)) is not None), default=None)
-
-
 def _memory_ratio(row: GpuSample) -> float | None:
     """Memory in use over the total, at most 1."""
     used = ratio(row.memory_used_bytes, row.memory_total_bytes)
     return None if used is None else min(used, 1.0)
-
-
-def _power_ratio(row: GpuSample) -> float | None:
-    return ratio(power_w(row), row.power_limit_w)
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
@@ -243,8 +236,8 @@ def _sum(counts: Iterable[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _slowest(seconds: Iterable[float | None]) -> float | None:
-    return max((value for value in seconds if value is not None), default=None)
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _sort_key(row: GpuSample) -> tuple[bool, str, int, str]:

@@ -105,8 +105,7 @@ class Schedule:
 
     def begin(self, now: float) -> None:
         """Record the start of a read."""
-        self._started_s = now
-        self._is_woken = False
+        self._started_s, self._is_woken = now, False
 
     def succeeded(self, now: float) -> None:
         """Plan the read after one that gave samples."""

@@ -104,7 +104,8 @@ class GpuMonitor:
         self._interval = (
             AdaptiveInterval(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
         )
-        self._idle = False
+        self.is_idle: bool = False
+        """Whether the next request should wake the samplers."""
         self._silent: dict[str, bool] = {}
         """Source that has nothing to read -> whether that is a misconfiguration."""
         self.samplers: dict[str, Sampler] = {one.name: self._sampler(one, interval_s) for one in providers}
@@ -153,7 +154,7 @@ class GpuMonitor:
 
     def wake(self, now: float) -> None:
         """Restart crashed samplers, and wake idle ones; cheap if there is neither."""
-        was_idle, self._idle = self._idle, False
+        was_idle, self.is_idle = self.is_idle, False
         for sampler in self.samplers.values():
             if was_idle:
                 sampler.wake()
@@ -195,12 +196,7 @@ class GpuMonitor:
         interval_s = self._interval.next(load, urgent, now)
         for sampler in self.samplers.values():
             sampler.set_interval(interval_s)
-        self._idle = not busy and interval_s > self._interval.interval_s
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the next request should wake the samplers."""
-        return self._idle
+        self.is_idle = not busy and interval_s > self._interval.interval_s
 
     def views(self, now: float) -> tuple[SourceView, ...]:
         """Return the state of each source."""

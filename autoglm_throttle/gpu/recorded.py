@@ -18,6 +18,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -337,13 +338,10 @@ def _throttle(value: Cell) -> frozenset[str]:
     return bits
 
 
-def _one_of(*allowed: str) -> Callable[[Cell], str]:
-    def convert(value: Cell) -> str:
-        if value not in allowed:
-            raise ValueError(f"is none of {', '.join(allowed)}")
-        return str(value)
-
-    return convert
+def _one_of(allowed: tuple[str, ...], value: Cell) -> str:
+    if value not in allowed:
+        raise ValueError(f"is none of {', '.join(allowed)}")
+    return str(value)
 
 
 def _event(value: Cell) -> tuple[str, float]:
@@ -357,8 +355,8 @@ _SPECIAL: Final[dict[str, Callable[[Cell], Cell]]] = {
     "index": _index,
     **dict.fromkeys(("device", "host", "name", "gpu_instance"), _text),
     "notes": _notes,
-    "kind": _one_of("gpu", "mig", "engine"),
-    "health": _one_of("ok", "degraded", "lost"),
+    "kind": partial(_one_of, ("gpu", "mig", "engine")),
+    "health": partial(_one_of, ("ok", "degraded", "lost")),
     "throttle": _throttle,
 }
 _READ: Final = {

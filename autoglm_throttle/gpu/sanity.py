@@ -31,6 +31,9 @@ def throttle_reasons(bitmap: int) -> frozenset[ThrottleBit]:
     return frozenset(reason for bit, reason in _BITS.items() if bitmap & bit)
 
 
+_SHARES: Final = ("graphics_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio")
+_LINKS: Final = ("nvlink_rx_bytes", "nvlink_tx_bytes", "nvlink_errors", "pcie_rx_bytes", "pcie_tx_bytes")
+
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "utilization_pct": (0.0, 100.0),
     "memory_busy_pct": (0.0, 100.0),
@@ -46,29 +49,17 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     "energy_j": (0.0, 2.0**63 / 1000.0),  # the driver counts mJ in 64 bits
     "temperature_margin_c": (-250.0, 250.0),
     "throttled_ns": (0, 2**63),
-    "graphics_active_ratio": (0.0, 1.0),
-    "sm_active_ratio": (0.0, 1.0),
-    "sm_occupancy_ratio": (0.0, 1.0),
-    "tensor_active_ratio": (0.0, 1.0),
-    "dram_active_ratio": (0.0, 1.0),
-    "nvlink_rx_bytes": (0, 2**63),
-    "nvlink_tx_bytes": (0, 2**63),
-    "nvlink_errors": (0, 2**63),
-    "pcie_rx_bytes": (0, 2**63),
-    "pcie_tx_bytes": (0, 2**63),
-    "nvlink_rx_bps": (0.0, 1e13),  # 10 TB/s; the fastest links of 2025 carry 0.9 TB/s each way
-    "nvlink_tx_bps": (0.0, 1e13),
-    "pcie_rx_bps": (0.0, 1e12),
-    "pcie_tx_bps": (0.0, 1e12),
+    **dict.fromkeys((*_SHARES, "dram_active_ratio"), (0.0, 1.0)),
+    **dict.fromkeys(_LINKS, (0, 2**63)),
+    **dict.fromkeys(("nvlink_rx_bps", "nvlink_tx_bps"), (0.0, 1e13)),  # the links of 2025 carry 0.9 TB/s
+    **dict.fromkeys(("pcie_rx_bps", "pcie_tx_bps"), (0.0, 1e12)),
     "power_mean_w": (0.0, 5000.0),
     "throttled_ratio": (0.0, 1.0),
     "running": (0, 10**7),
     "queued": (0, 10**9),
     "kv_used_ratio": (0.0, 1.0),
-    "tokens_total": (0, 2**63),
-    "preemptions_total": (0, 2**63),
-    "tokens_per_s": (0.0, 1e9),
-    "preemptions_per_s": (0.0, 1e9),
+    **dict.fromkeys(("tokens_total", "preemptions_total"), (0, 2**63)),
+    **dict.fromkeys(("tokens_per_s", "preemptions_per_s"), (0.0, 1e9)),
 }
 """Field of a sample -> smallest and largest plausible value, both included, in the field's own unit."""
 

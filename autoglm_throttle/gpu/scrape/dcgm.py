@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle.gpu.sanity import throttle_reasons
+from autoglm_throttle.gpu.sanity import RANGES, throttle_reasons
 from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample
 
@@ -19,42 +19,36 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024**2
 
-ALIASES: Final[Mapping[str, tuple[tuple[str, float], ...]]] = {
-    "utilization_pct": (("DCGM_FI_DEV_GPU_UTIL", 1.0),),
-    "memory_busy_pct": (("DCGM_FI_DEV_MEM_COPY_UTIL", 1.0),),
-    "graphics_active_ratio": (
-        ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1.0),
-        ("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", 1.0),
-    ),
-    "sm_active_ratio": (("DCGM_FI_PROF_SM_ACTIVE", 1.0), ("DCGM_FI_PROF_SM_UTIL_RATIO", 1.0)),
-    "sm_occupancy_ratio": (("DCGM_FI_PROF_SM_OCCUPANCY", 1.0), ("DCGM_FI_PROF_SM_OCCUPANCY_RATIO", 1.0)),
-    "tensor_active_ratio": (
-        ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1.0),
-        ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", 1.0),
-    ),
-    "dram_active_ratio": (("DCGM_FI_PROF_DRAM_ACTIVE", 1.0), ("DCGM_FI_PROF_DRAM_UTIL_RATIO", 1.0)),
-    "power_w": (("DCGM_FI_DEV_POWER_USAGE", 1.0), ("DCGM_FI_DEV_BOARD_POWER_WATTS", 1.0)),
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "utilization_pct": ("DCGM_FI_DEV_GPU_UTIL",),
+    "memory_busy_pct": ("DCGM_FI_DEV_MEM_COPY_UTIL",),
+    "graphics_active_ratio": ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
+    "sm_active_ratio": ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO"),
+    "sm_occupancy_ratio": ("DCGM_FI_PROF_SM_OCCUPANCY", "DCGM_FI_PROF_SM_OCCUPANCY_RATIO"),
+    "tensor_active_ratio": ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO"),
+    "dram_active_ratio": ("DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_DRAM_UTIL_RATIO"),
+    "power_w": ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"),
     "power_limit_w": (
-        ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 1.0),
-        ("DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS", 1.0),
-        ("DCGM_FI_DEV_POWER_MGMT_LIMIT", 1.0),
-        ("DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS", 1.0),
+        "DCGM_FI_DEV_ENFORCED_POWER_LIMIT",
+        "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS",
+        "DCGM_FI_DEV_POWER_MGMT_LIMIT",
+        "DCGM_FI_DEV_BOARD_POWER_LIMIT_REQUESTED_WATTS",
     ),
     "power_limit_default_w": (
-        ("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", 1.0),
-        ("DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS", 1.0),
+        "DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF",
+        "DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS",
     ),
-    "energy_j": (("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),),
-    "temperature_c": (("DCGM_FI_DEV_GPU_TEMP", 1.0), ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", 1.0)),
-    "temperature_margin_c": (("DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS", 1.0),),
-    "sm_clock_mhz": (("DCGM_FI_DEV_SM_CLOCK", 1.0),),
-    "sm_clock_max_mhz": (("DCGM_FI_DEV_MAX_SM_CLOCK", 1.0),),
-    "pcie_tx_bps": (("DCGM_FI_PROF_PCIE_TX_BYTES", 1.0),),
-    "pcie_rx_bps": (("DCGM_FI_PROF_PCIE_RX_BYTES", 1.0),),
-    "nvlink_tx_bps": (("DCGM_FI_PROF_NVLINK_TX_BYTES", 1.0),),
-    "nvlink_rx_bps": (("DCGM_FI_PROF_NVLINK_RX_BYTES", 1.0),),
+    "energy_j": ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",),
+    "temperature_c": ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_TEMP_CELSIUS"),
+    "temperature_margin_c": ("DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS",),
+    "sm_clock_mhz": ("DCGM_FI_DEV_SM_CLOCK",),
+    "sm_clock_max_mhz": ("DCGM_FI_DEV_MAX_SM_CLOCK",),
+    "pcie_tx_bps": ("DCGM_FI_PROF_PCIE_TX_BYTES",),
+    "pcie_rx_bps": ("DCGM_FI_PROF_PCIE_RX_BYTES",),
+    "nvlink_tx_bps": ("DCGM_FI_PROF_NVLINK_TX_BYTES",),
+    "nvlink_rx_bps": ("DCGM_FI_PROF_NVLINK_RX_BYTES",),
 }
-"""Field of a sample -> metric names in the order of preference, each with its factor to our unit.
+"""Field of a sample -> metric names in the order of preference, in our unit; the energy is in mJ.
 
 ``DCGM_FI_DEV_GPU_UTIL_RATIO`` is left out: its scale, 1 or 100, is disputed, and the wrong guess would call
 an idle device full. ``DCGM_FI_PROF_*_BYTES`` are bytes per second, despite their type line.
@@ -85,35 +79,22 @@ REASONS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTL
 """A bitmap, the same as NVML's."""
 
 NAMES: Final = frozenset(
-    {name for names in ALIASES.values() for name, _ in names}
-    | {name for names in SUMS.values() for name in names}
+    {name for names in (*ALIASES.values(), *SUMS.values()) for name in names}
     | {USED, FREE, RESERVED, TOTAL, *XID, *REASONS}
 )
 """Every name that is read."""
 
-WHOLE_DEVICE_FIELDS: Final = (
-    "utilization_pct",
-    "power_w",
-    "power_limit_w",
-    "power_limit_default_w",
-    "energy_j",
-    "throttled_ns",
-    "nvlink_errors",
-    "nvlink_tx_bps",
-    "nvlink_rx_bps",
-    "pcie_tx_bps",
-    "pcie_rx_bps",
+WHOLE_DEVICE_FIELDS: Final = tuple(
+    name
+    for name in RANGES
+    if name.startswith(("utilization", "power", "energy", "throttled_ns", "nvlink", "pcie"))
 )
 """Fields left out for a MIG instance: they belong to the whole device and cannot be split."""
 
 MIG_NOTE: Final = "power and links are those of the whole device, not of the instance: left out"
 
 _BLANKS: Final = ((2**31 - 16, 2**31 - 1), (2**47, 2**47 + 15), (2**63 - 1024, math.inf))
-"""Ranges of DCGM's blank values: 32 bits, floating point, 64 bits.
-
-Each includes the reasons that follow the blank (not found, not supported, not permitted). As floats, the
-64-bit blanks begin at 2^63.
-"""
+"""Ranges of DCGM's blank values and the reasons that follow them: 32 bits, floating point, 64 bits."""
 
 MOST_CHARACTERS: Final = 255
 """Maximum length of the name of a device, a host or an instance: that of a host on a network."""
@@ -192,9 +173,8 @@ def _row(key: _Key, group: list[Series], source: str, now: float, position: int)
 def _values(raw: Mapping[str, float]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field, names in ALIASES.items():
-        known = [raw[name] * unit for name, unit in names if name in raw]
-        if known:
-            values[field] = known[0]
+        if known := [raw[name] for name in names if name in raw]:
+            values[field] = known[0] / 1000.0 if field == "energy_j" else known[0]
     for field, counters in SUMS.items():
         if known := [raw[name] for name in counters if name in raw]:
             values[field] = round(sum(known))
