@@ -10,19 +10,15 @@ lost if a source says so, or if it vanished from a scrape and no other source li
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from autoglm_throttle.gpu.sample_builder import SampleBuilder
+from autoglm_throttle.gpu.sample_builder import FieldReport, Identity, SampleBuilder
 from autoglm_throttle.gpu.sanity import MEASURED, changed, lost
+from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import AggregateMode, GpuSample, GpuView
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from autoglm_throttle.gpu.sample_builder import FieldReport, Identity
-    from autoglm_throttle.settings.groups.gpu import GpuSettings
 
 _FILLED: Final = tuple(name for name in MEASURED if name != "period_s")
 _NAMED: Final = ("device", "index", "host", "source", "kind")

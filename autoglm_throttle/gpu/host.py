@@ -10,11 +10,9 @@ import functools
 import importlib
 import math
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 MIN_INTERVAL_S: Final = 0.5
 """Seconds for which a reading counts: several sources report within one interval."""

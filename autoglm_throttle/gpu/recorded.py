@@ -20,13 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from autoglm_throttle.gpu.sanity import THROTTLE_BITS
-from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
-
-if TYPE_CHECKING:
-    from autoglm_throttle.types import Clock
+from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 GIVEN: Final = frozenset({"taken_at_s", "source"})
 """Fields that the provider fills in."""

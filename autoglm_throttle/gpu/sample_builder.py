@@ -7,15 +7,12 @@ measurements close together say little. An implausible difference is "not known"
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from autoglm_throttle.gpu.sanity import RANGES, changed, lost
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from autoglm_throttle.types import DeviceKey, GpuSample
+from autoglm_throttle.types import DeviceKey, GpuSample
 
 SAME_S: Final = 0.05
 """Two measurements are one if their times differ by less: a source computes its age from two clocks."""

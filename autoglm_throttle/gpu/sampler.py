@@ -10,20 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.gpu.interval import Schedule
 from autoglm_throttle.gpu.sanity import drop_implausible
-from autoglm_throttle.types import ProviderMisconfigured, ThrottleError
+from autoglm_throttle.types import Clock, GpuProvider, GpuSample, ProviderMisconfigured, ThrottleError
 from autoglm_throttle.types.errors import NoSourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 _T = TypeVar("_T")
 

@@ -7,16 +7,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.gpu.nvml.provider import EXTRA, NvmlProvider
-from autoglm_throttle.settings.groups.gpu import GpuItem, parse_items
+from autoglm_throttle.settings.groups.gpu import GpuItem, GpuSettings, parse_items
+from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 from autoglm_throttle.types.errors import NoSourceError, NotPresentError, PackageMissingError
-
-if TYPE_CHECKING:
-    from autoglm_throttle.settings.groups.gpu import GpuSettings
-    from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -7,10 +7,8 @@ the driver is reopened: repeated attempts cost time and fill the log.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, Final
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from autoglm_throttle.gpu.nvml.calls import Binding, CallResult, DeviceLostError, Handle, NvmlCalls, NvmlError
 from autoglm_throttle.gpu.nvml.fields import FieldReader, field_specs
 from autoglm_throttle.gpu.nvml.gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
 from autoglm_throttle.gpu.sanity import changed, throttle_reasons
-from autoglm_throttle.types import GpuSample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from autoglm_throttle.types import Clock
+from autoglm_throttle.types import Clock, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -8,15 +8,11 @@ measured elsewhere to cost a thousand times the one for the current power.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from autoglm_throttle.gpu.nvml.calls import UNSUPPORTED_CODES, raw_attribute
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from autoglm_throttle.gpu.nvml.calls import CallResult, Handle, NvmlCalls
+from autoglm_throttle.gpu.nvml.calls import UNSUPPORTED_CODES, CallResult, Handle, NvmlCalls, raw_attribute
 
 FIELD_CALL: Final = "nvmlDeviceGetFieldValues"
 

@@ -7,14 +7,10 @@ take turns: allocated once, freed at the end.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, raw_attribute
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from autoglm_throttle.gpu.nvml.calls import CallResult, Handle, NvmlCalls
+from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, CallResult, Handle, NvmlCalls, raw_attribute
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -11,10 +11,17 @@ import importlib
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, UNINITIALIZED, NvmlUninitializedError
+from autoglm_throttle.gpu.nvml.calls import (
+    NO_PERMISSION,
+    UNINITIALIZED,
+    Binding,
+    NvmlError,
+    NvmlUninitializedError,
+)
 from autoglm_throttle.gpu.nvml.device import NvmlDevice, NvmlHandles
 from autoglm_throttle.gpu.nvml.visible import (
     DeviceInfo,
@@ -25,14 +32,8 @@ from autoglm_throttle.gpu.nvml.visible import (
     select_cuda,
     select_listed,
 )
-from autoglm_throttle.types import GpuSample, ProviderMisconfigured, ProviderUnavailable
+from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.types.errors import NotPresentError, PackageMissingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from autoglm_throttle.gpu.nvml.calls import Binding, NvmlError
-    from autoglm_throttle.types import Clock
 
 _log = logging.getLogger("autoglm_throttle")
 

@@ -10,8 +10,8 @@ All look-ups go by index: the look-up by UUID fails for every device if any of t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from autoglm_throttle.gpu.nvml.calls import (
     LOST_CODES,
@@ -19,13 +19,13 @@ from autoglm_throttle.gpu.nvml.calls import (
     NOT_FOUND,
     UNINITIALIZED,
     UNSUPPORTED_CODES,
+    Binding,
+    Call,
+    CallResult,
     DeviceLostError,
+    Handle,
+    NvmlError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from autoglm_throttle.gpu.nvml.calls import Binding, Call, CallResult, Handle, NvmlError
 
 Target = tuple[int, int | None]
 """NVML index of a device, and the slot of a MIG instance on it; None for the whole device."""

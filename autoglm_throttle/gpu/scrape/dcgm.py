@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from autoglm_throttle.gpu.sanity import RANGES, throttle_reasons
+from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample
-
-if TYPE_CHECKING:
-    from autoglm_throttle.gpu.scrape.exposition import Series
 
 _MIB: Final = 1024**2
 

@@ -12,13 +12,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample
-
-if TYPE_CHECKING:
-    from autoglm_throttle.gpu.scrape.exposition import Series
 
 MOST_CHARACTERS: Final = 255
 """Maximum length of a model's name, which appears in metrics; longer ones are truncated."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from autoglm_throttle.gpu.scrape import dcgm, engines, prometheus
 from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series, parse
 from autoglm_throttle.gpu.scrape.freshness import RefreshDetector, RefreshInfo
 from autoglm_throttle.gpu.scrape.http import Deadline, HttpPage, WrongStatusError, fetch
-from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
-
-if TYPE_CHECKING:
-    from autoglm_throttle.settings.groups.gpu import ScrapeUrl
-    from autoglm_throttle.types import Clock, GpuSample
+from autoglm_throttle.settings.groups.gpu import ScrapeUrl
+from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 TIMEOUT_S: Final = 2.0
 """Limit of one reading, all queries together. It is shorter than the 3 s after which a sample is stale, so

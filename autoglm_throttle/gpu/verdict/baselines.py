@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from autoglm_throttle.types import GpuSample, ThrottleBit
+from autoglm_throttle.types import GpuSample, ThrottleBit
 
 WINDOW_S: Final = 10.0
 """Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741)."""

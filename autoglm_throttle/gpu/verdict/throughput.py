@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
+from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
 
 WINDOW_S: Final = 10.0
 """Shortest window: the time without progress that makes a stall."""

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from autoglm_throttle.gpu.aggregate import load_pct, power_w, ratio
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
@@ -25,14 +25,9 @@ from autoglm_throttle.gpu.verdict.table import (
     classify,
     confidence,
 )
-from autoglm_throttle.gpu.verdict.throughput import ThroughputTracker
-from autoglm_throttle.settings.groups.gpu import stale_at_least_s
-from autoglm_throttle.types import GpuCondition, GpuVerdict
-
-if TYPE_CHECKING:
-    from autoglm_throttle.gpu.verdict.throughput import Throughput
-    from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
-    from autoglm_throttle.types import DeviceKey, GpuSample, GpuView, ServiceStats
+from autoglm_throttle.gpu.verdict.throughput import Throughput, ThroughputTracker
+from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings, stale_at_least_s
+from autoglm_throttle.types import DeviceKey, GpuCondition, GpuSample, GpuVerdict, GpuView, ServiceStats
 
 SAMPLES: Final = 3
 """New samples that must agree to enter a condition, and to leave one: one odd sample is a hiccup."""
