@@ -130,7 +130,8 @@ class Aggregator:
         the rows of this host. ``interval_s``: until its next reading, as promised; None: as before.
         """
         rows = list(rows)
-        name = source or _source_of(rows)
+        sources = [row.source for row in rows if not row.host] or [row.source for row in rows]
+        name = source or min(sources, default="")
         if not name and len(self._builders) == 1:
             name = next(iter(self._builders))
         if name and name not in self._builders:
@@ -156,10 +157,10 @@ class Aggregator:
         self._engines_at_s = max([self._engines_at_s, *(one.measured_s for one in engines)])
         engines_at_s = None if self._engines_at_s == -math.inf else self._engines_at_s
         mode, whole = self._settings.gpu_aggregate, fsum(weights.values())
+        no_gpu_s = now if engines_at_s is None else engines_at_s
+        fills = [(row.kv_used_ratio, 1.0) for row in reporting if row.kv_used_ratio is not None]
         return GpuView(
-            taken_at_s=max(
-                (gpu.measured_s for gpu in shown), default=now if engines_at_s is None else engines_at_s
-            ),
+            taken_at_s=max((gpu.measured_s for gpu in shown), default=no_gpu_s),
             utilization_pct=_utilization(mode, current, weights),
             utilization_max_pct=_utilization(AggregateMode.MAX, current, weights),
             utilization_mean_pct=_utilization(AggregateMode.MEAN, current, weights),
@@ -167,9 +168,7 @@ class Aggregator:
             power_ratio=_highest(ratio(power_w(gpu.row), gpu.row.power_limit_w) for gpu in current),
             capacity=fsum(weights[gpu.identity] for gpu in usable) / whole if gpus else 1.0,
             devices=tuple(sorted((one.row for one in known), key=_sort_key)),
-            kv_used_ratio=_mean(
-                mode, [(fill, 1.0) for row in reporting if (fill := row.kv_used_ratio) is not None]
-            ),
+            kv_used_ratio=_mean(mode, fills),
             queued=_sum(row.queued for row in reporting),
             running=_sum(row.running for row in reporting),
             engines=len(reporting),
@@ -186,10 +185,6 @@ class Aggregator:
             for one in builder.reports.values():
                 reports.setdefault(one.identity, []).append(one)
         return [merge(alike, now) for alike in reports.values()]
-
-
-def _source_of(rows: Sequence[GpuSample]) -> str:
-    return min([row.source for row in rows if not row.host] or [row.source for row in rows], default="")
 
 
 def _weights(gpus: Sequence[MergedDevice]) -> Mapping[Identity, float]:

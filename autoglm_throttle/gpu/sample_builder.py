@@ -78,19 +78,15 @@ def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, f
             if value is None or former is None or getattr(row, name) is not None:
                 continue
             growth = value - former
-            if name == "throttled_ratio":
-                growth = _slowed_s(growth / 1e9, gap_s)
+            if name == "throttled_ratio":  # several reasons, or clocks read a little apart: at most the gap
+                slowed_s = growth / 1e9
+                growth = -1.0 if slowed_s > 1.1 * PARALLEL_REASONS * gap_s else min(slowed_s, gap_s)
             low, high = RANGES[name]
             if low <= growth / gap_s <= high:
                 derived[name] = growth / gap_s
     if row.power_mean_w is None and row.power_w is not None:
         derived.setdefault("power_mean_w", row.power_w)
     return derived
-
-
-def _slowed_s(grown_s: float, gap_s: float) -> float:
-    """Seconds slowed down, by several reasons or by clocks read a little apart, at most the gap; else -1."""
-    return -1.0 if grown_s > 1.1 * PARALLEL_REASONS * gap_s else min(grown_s, gap_s)
 
 
 @dataclass(slots=True)

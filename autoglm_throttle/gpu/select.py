@@ -56,18 +56,14 @@ def providers(
 
             hang: Callable[[float], object] | None = None if manual else time.sleep
             return RecordedProvider(item.file, clock=clock, name=name, hang=hang)
-        return _nvidia(item.kind, settings.gpu_devices, clock)
+        nvml = NvmlProvider(settings.gpu_devices, clock=clock)
+        if item.kind == "auto":
+            return AutoProvider([nvml])
+        if importlib.util.find_spec("pynvml") is None:
+            raise ValueError(f"GPU=nvml needs the Python package nvidia-ml-py: {how_to_install(EXTRA)}")
+        return nvml
 
     return tuple(made(item) for item in parse_items(settings.gpu) if item.kind != "none")
-
-
-def _nvidia(kind: str, devices: tuple[str, ...], clock: Clock) -> GpuProvider:
-    nvml = NvmlProvider(devices, clock=clock)
-    if kind == "auto":
-        return AutoProvider([nvml])
-    if importlib.util.find_spec("pynvml") is None:
-        raise ValueError(f"GPU=nvml needs the Python package nvidia-ml-py: {how_to_install(EXTRA)}")
-    return nvml
 
 
 class AutoProvider:

@@ -41,13 +41,7 @@ class NvmlDevice:
     """A device or a MIG instance, read by guarded calls; ``lost`` says why it is out of use, if it is."""
 
     def __init__(
-        self,
-        nvml: Binding,
-        driver: str,
-        identity: GpuSample,
-        handles: NvmlHandles,
-        clock: Clock,
-        lost: str = "",
+        self, nvml: Binding, driver: str, identity: GpuSample, handles: NvmlHandles, clock: Clock, lost: str
     ) -> None:
         self.identity: GpuSample = identity
         """A row without measurements; its index is, for a MIG instance, 100 x (device + 1) + slot."""

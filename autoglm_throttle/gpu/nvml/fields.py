@@ -26,15 +26,9 @@ UNSUPPORTED_FIELD_CODES: Final = UNSUPPORTED_CODES | {2}
 """InvalidArgument too: an older driver returns it for a number that it does not know."""
 
 POWER_AND_THERMAL: Final = (74, 75)
-"""Nanoseconds below the requested clock, to stay under the power limit, and under the temperature
-limit (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``). They have had these numbers in every driver.
-"""
+"""Nanoseconds below the requested clock (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``), in any driver."""
 
-HARDWARE: Final = (
-    ((580, 82), (270, 271)),
-    ((580, 66), ()),
-    ((575, 0), (252, 253)),
-)
+HARDWARE: Final = (((580, 82), (270, 271)), ((580, 66), ()), ((575, 0), (252, 253)))
 """First driver version -> numbers of the hardware's thermal slowdown and power brake. They moved: read in
 nvidia-ml-py 12.575.51, 13.580.65 (252, 253) and 13.580.82 (270, 271), where the older numbers became power
 smoothing. Between the two nothing is known, and before 575 they did not exist."""
@@ -64,7 +58,6 @@ class FieldSpec:
 
 
 POWER: Final = FieldSpec("power_mw", (186,))
-"""Current power."""
 
 LINKS: Final = (
     FieldSpec("nvlink_tx_bytes", (138,), 1024, scope=ALL_LINKS, link=True),

@@ -27,9 +27,7 @@ MIG_METRICS: Final[dict[int, tuple[str, float]]] = {
     5: ("tensor_active_ratio", PER_CENT),
     10: ("dram_active_ratio", PER_CENT),
 }
-"""``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and the divisor that converts per cents to a ratio, or MiB
-to bytes.
-"""
+"""``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and the divisor that converts per cents, or MiB."""
 
 DEVICE_METRICS: Final = MIG_METRICS | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
 """The same for a whole device, which has the links."""

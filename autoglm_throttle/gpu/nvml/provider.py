@@ -55,6 +55,9 @@ MOST_S: Final = 5.0
 interval, and half the longest. After that the remaining devices are read in brief.
 """
 
+READABLE: Final = ("utilization_pct", "memory_used_bytes", "power_w", "temperature_c", "sm_clock_mhz")
+"""A reading in which no device has any of these is a failure."""
+
 EXTRA: Final = "nvml"
 """Extra of the package that installs the binding."""
 
@@ -141,7 +144,7 @@ class NvmlProvider:
         deadline_s = self._deadline()
         rows = [device.read(brief=self._clock() > deadline_s) for device in self._devices]
         errors = [device.error for device in self._devices if device.error is not None]
-        if errors and not any(_has_values(row) for row in rows):
+        if errors and not any(getattr(row, name) is not None for row in rows for name in READABLE):
             raise _unavailable(errors[-1])
         return rows
 
@@ -251,8 +254,3 @@ def _no_device_text(devices: Sequence[DeviceInfo], listed: str | None) -> str:
     if listed is not None:
         return f"CUDA_VISIBLE_DEVICES={listed!r} names none of the {len(devices)} GPUs present"
     return "every GPU is in MIG mode and has no instance"
-
-
-def _has_values(row: GpuSample) -> bool:
-    numbers = (row.utilization_pct, row.memory_used_bytes, row.power_w, row.temperature_c, row.sm_clock_mhz)
-    return any(number is not None for number in numbers)

@@ -1,9 +1,8 @@
 """Lists the devices and MIG instances of the driver, and selects those to measure.
 
-NVML ignores ``CUDA_VISIBLE_DEVICES``, so a service that computes on one device of eight would
-be measured by the other seven. The rules are those of NVIDIA's page on CUDA environment variables:
-an entry is an index, a ``GPU-`` or ``MIG-`` UUID of which a unique beginning is enough,
-or the older ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``.
+NVML ignores ``CUDA_VISIBLE_DEVICES``. The rules are those of NVIDIA's page on CUDA environment variables:
+an entry is an index, a ``GPU-`` or ``MIG-`` UUID of which a unique beginning is enough, or the older
+``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``.
 
 All look-ups go by index: the look-up by UUID fails for every device if any of them fell off the bus.
 """

@@ -79,9 +79,8 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
         try:
             series.append(_series(bare, label_cache, openmetrics=openmetrics))
         except (ValueError, OverflowError):
-            raise MalformedExpositionError(
-                f"line {number} is no series: {bare[:_CHARACTERS_SHOWN]!a}"
-            ) from None
+            text = f"line {number} is no series: {bare[:_CHARACTERS_SHOWN]!a}"
+            raise MalformedExpositionError(text) from None
     return series
 
 
@@ -99,9 +98,8 @@ def _series(line: str, label_cache: dict[str, tuple[str, Mapping[str, str]]], *,
         raise ValueError
     name, body, value, time, exemplar = match.groups()
     # Parse equal label sets once: an exporter repeats them on every metric of a device.
-    name_in_labels, labels = label_cache.get(body or "") or label_cache.setdefault(
-        body or "", _labels(body or "")
-    )
+    body = body or ""
+    name_in_labels, labels = label_cache.get(body) or label_cache.setdefault(body, _labels(body))
     # Exactly one name: before the braces, or quoted inside them. Exemplars exist in OpenMetrics only.
     if bool(name) == bool(name_in_labels) or (exemplar and not openmetrics):
         raise ValueError
@@ -120,16 +118,12 @@ def _labels(body: str) -> tuple[str, Mapping[str, str]]:
         key, value = match.group(1), _unescaped(match.group(2))
         if key is None and not name and at == 0:
             name = value
-        elif key is None or (key := _unquoted(key)) in labels:
+        elif key is None or (key := _unescaped(key[1:-1]) if key[0] == '"' else key) in labels:
             raise ValueError
         else:
             labels[key] = value
         at = match.end()
     return name, labels
-
-
-def _unquoted(key: str) -> str:
-    return _unescaped(key[1:-1]) if key.startswith('"') else key
 
 
 def _unescaped(text: str) -> str:
@@ -139,8 +133,7 @@ def _unescaped(text: str) -> str:
 
 
 def _number(text: str) -> float:
-    if (
-        "_" in text or not text.isascii()
-    ):  # Python reads 1_000 and digits of other scripts; the formats do not
+    # Python reads 1_000 and digits of other scripts; the formats do not.
+    if "_" in text or not text.isascii():
         raise ValueError
     return float(text)

@@ -1,14 +1,9 @@
 """Detects new measurements in repeated reads, and dates each row by them.
 
 An exporter collects every 30 s and is read every second: 29 of 30 answers are the old measurement again.
-Taken for new, one hot reading would count as thirty. So a row is dated by its changes:
-
-- by its energy counter, where it has one: that of a device in use never stands still;
-- else by the time that the source reports for it;
-- else by any change in any row of the source. An idle device without a counter may truly
-  repeat all its numbers, while its busy neighbours show that the source measures.
-
-The gaps between the changes are the period of the source.
+So a row is dated by its changes: by its energy counter, which never stands still while a device is in use;
+else by the time that the source reports; else by any change in any row, since an idle device may truly repeat
+all its numbers. The gaps between the changes are the period of the source.
 """
 
 from __future__ import annotations

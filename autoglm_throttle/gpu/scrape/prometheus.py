@@ -32,8 +32,6 @@ of them dates the row. ``timestamp()`` drops the name, so a query for all of the
 repeatedly, which the server rejects.
 """
 
-_INSTANCE: Final = "instance"
-
 
 def values_query(selector: str = "") -> str:
     """Return the query for the numbers of all devices with these label matchers, such as ``cluster="a"``."""
@@ -107,6 +105,6 @@ def _identity(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 
 def _with_host(labels: Mapping[str, str]) -> Mapping[str, str]:
-    if labels.get("Hostname") or labels.get("hostname") or not labels.get(_INSTANCE):
+    if labels.get("Hostname") or labels.get("hostname") or not labels.get("instance"):
         return labels
-    return {**labels, "Hostname": labels[_INSTANCE]}
+    return {**labels, "Hostname": labels["instance"]}

@@ -3,13 +3,11 @@
 Throughput is the engines' token rate where an engine reports it, else our own completions plus streamed
 parts per second. A rate is a count over a window: one answer every three seconds is steady progress.
 
-The baseline is an average of 60 s, stored apart for each level of requests in flight: two levels differ by
-at least 25 % and are not compared. The baseline is frozen while throughput is below half of it, so that a
-fault is not learned as normal. After 10 min it restarts, for then the work itself has changed.
+The baseline is an average of 60 s for each level of requests in flight; levels are not compared. It is frozen
+while throughput is below half of it, so that a fault is not learned as normal, and restarts after 10 min.
 
-Tokens, answers and streamed parts are compared each with its own baseline, and the best of them counts. A
-change from streamed to whole answers, or to long answers on short prompts, changes the count and not the
-speed. The work of one whole answer is unknown, so fewer whole answers alone are no collapse.
+Tokens, answers and streamed parts are compared each with its own baseline, and the best of them counts: a
+change from streamed to whole answers changes the count and not the speed.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class Throughput:
     """Throughput at one moment."""
 
     per_s: float | None
-    """Tokens, or completions and parts, per second over the window; None: nothing to compare with yet."""
+    """Tokens, or completions and parts, per second over the window; None: not known yet."""
     silent_s: float
     """Seconds without any progress while at least one request was in flight; 0 when none is."""
     no_request_s: float

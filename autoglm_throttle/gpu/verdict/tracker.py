@@ -49,12 +49,7 @@ class VerdictTracker:
     """Tracks the verdict of each device; for one listener, which calls it in the order of time."""
 
     def __init__(
-        self,
-        settings: VerdictSettings,
-        gpu: GpuSettings,
-        *,
-        span_s: float = SPAN_S,
-        first_s: float = FIRST_S,
+        self, settings: VerdictSettings, gpu: GpuSettings, *, span_s: float = SPAN_S, first_s: float = FIRST_S
     ) -> None:
         self._queue_target = gpu.gpu_queue_target
         self._new_history = partial(_DeviceHistory, settings, span_s, first_s)
