@@ -97,12 +97,8 @@ class RedisBatch:
 
     Calls carry many callers: they run in no caller's context, and keep none alive.
 
-    Args:
-        loop: the running loop.
-        protocol: encodes entries and decodes replies.
-        script: sends the calls. To a cluster, entries of different tags are sent in calls of their own.
-        settings: sizes and times.
-        report: called once for each round trip and each firing of the deadline: None if it answered.
+    To a cluster, entries of different tags are sent in calls of their own. ``report`` is called once for each
+    round trip and each firing of the deadline: None if it answered.
     """
 
     def __init__(
@@ -138,11 +134,9 @@ class RedisBatch:
         return self.loop.time() + self.deadline_s
 
     def request(self, entry: WindowEntry, due: float | None = None) -> Reply:
-        """Send an entry with the next call; the future always ends, and not with an exception.
+        """Send a check with the next call; the future always ends, and not with an exception.
 
-        Args:
-            entry: the check.
-            due: the value of `due` when its request began, if this is not its first check.
+        ``due`` is that of its request, if this is not its first check.
         """
         loop = self.loop
         future: Reply = loop.create_future()

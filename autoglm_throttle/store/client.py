@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from functools import partial
 from hashlib import sha1
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from autoglm_throttle.settings.groups.store import StoreSettings
+    from autoglm_throttle.settings.groups.store import RedisLogin, StoreSettings
     from autoglm_throttle.store.health import StoreHealth
 
     _ClientEntry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
@@ -47,11 +46,7 @@ SyncClient: TypeAlias = Any
 
 
 class RedisClients:
-    """The clients of one URL, created on first use.
-
-    Args:
-        settings: the URL and the timeouts.
-        connect: creates the asyncio client instead, for a test: ``fakeredis.FakeAsyncRedis``.
+    """The clients of one URL, created on first use; ``connect`` creates the asyncio client of a test instead.
 
     Raises:
         ValueError: there is neither a URL nor ``connect``.
@@ -61,11 +56,12 @@ class RedisClients:
     def __init__(self, settings: StoreSettings, connect: Callable[[], AsyncClient] | None = None) -> None:
         self.url: RedisAddress | None = None
         """The parsed URL; None if ``connect`` creates the clients."""
+        self._settings = settings
+        self._connect = connect
         if connect is None:
-            self.url = _address_of(settings)
-            self._open: Callable[[], _ClientAndParts] = partial(_async_client, self.url, settings)
-        else:
-            self._open = partial(_given_client, connect)
+            if settings.redis_url is None:
+                raise ValueError("there is no URL")
+            self.url = parse_redis_url(settings.redis_url.get_secret_value())
         self.cluster: bool = self.url is not None and self.url.cluster
         """Whether the keys of one call must lie in one slot."""
         self.made: int = 0
@@ -106,8 +102,7 @@ class RedisClients:
     def sync(self, timeout_s: float) -> SyncClient:
         """Create a synchronous client of one connection, without retries; the caller closes it.
 
-        Args:
-            timeout_s: seconds for a connection, and for a reply.
+        A connection, and a reply, may take ``timeout_s``.
         """
         if self.url is None:
             raise ValueError("there is no URL to make a synchronous client from")
@@ -117,7 +112,11 @@ class RedisClients:
         for key, (other, _, _) in list(self._entries.items()):
             if other.is_closed():  # closed by hand, without ending its generators
                 self._entries.pop(key, None)
-        client, ends = self._open()
+        if self.url is not None:
+            client, ends = _async_client(self.url, self._settings)
+        else:
+            client = self._connect() if self._connect is not None else None
+            ends = [client]
         closer = _closer(self._entries, loop, ends)
         with contextlib.suppress(StopIteration):  # runs to its yield: now the loop tracks it
             closer.__anext__().send(None)
@@ -334,86 +333,67 @@ async def _closer(
                 await end.aclose()
 
 
-def _address_of(settings: StoreSettings) -> RedisAddress:
-    if settings.redis_url is None:
-        raise ValueError("there is no URL")
-    return parse_redis_url(settings.redis_url.get_secret_value())
-
-
 def max_connections(settings: StoreSettings) -> int:
     """Return the most connections of a client: while all calls are in flight, a probe opens as many again."""
     return max(CONNECTIONS, 2 * settings.redis_in_flight)
 
 
-def _given_client(connect: Callable[[], AsyncClient]) -> _ClientAndParts:
-    client = connect()
-    return client, [client]
-
-
 def _async_client(url: RedisAddress, settings: StoreSettings) -> _ClientAndParts:
     """Create an asyncio client, and list the objects to close with it."""
-    from redis.asyncio import Redis, RedisCluster
+    from redis import asyncio as library
     from redis.asyncio.cluster import ClusterNode
     from redis.asyncio.retry import Retry
-    from redis.asyncio.sentinel import Sentinel
     from redis.backoff import NoBackoff
 
     def once() -> dict[str, Any]:
-        return _timeouts(settings.redis_connect_s, settings.redis_read_s) | {"retry": Retry(NoBackoff(), 0)}
+        timeouts = _timeouts(settings.redis_connect_s, settings.redis_read_s)
+        return timeouts | {"retry": Retry(NoBackoff(), 0)}
 
-    given = _credentials(url) | once() | {"max_connections": max_connections(settings)}
-    if url.topology is Topology.CLUSTER:
-        nodes = [ClusterNode(host, port) for host, port in url.hosts]
-        cluster = RedisCluster(startup_nodes=nodes, **given)
-        return cluster, [cluster]
-    if url.topology is Topology.SENTINEL:
-        sentinel_options = _sentinel_credentials(url) | once()
-        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]  # redis-py's
-        primary = manager.master_for(url.service, db=url.db, **given)
-        return primary, [primary, *manager.sentinels]
-    single = Redis(db=url.db, **_address(url), **given)
-    return single, [single]
+    return _client(library, ClusterNode, url, once, max_connections(settings))
 
 
 def _sync_client(url: RedisAddress, timeout_s: float) -> SyncClient:
-    from redis import Redis, RedisCluster
+    import redis
     from redis.backoff import NoBackoff
     from redis.cluster import ClusterNode
     from redis.retry import Retry
-    from redis.sentinel import Sentinel
 
     def once() -> dict[str, Any]:
         return _timeouts(timeout_s, timeout_s) | {"retry": Retry(NoBackoff(), 0)}
 
-    given = _credentials(url) | once() | {"max_connections": 1}
+    return _client(redis, ClusterNode, url, once, 1)[0]
+
+
+def _client(
+    library: Any,  # noqa: ANN401 - redis or redis.asyncio
+    node: Callable[[str, int], object],
+    url: RedisAddress,
+    once: Callable[[], dict[str, Any]],
+    connections: int,
+) -> _ClientAndParts:
+    """Create a client of either library, and list the objects to close with it."""
+    given = _login(url.login) | _tls(url) | once() | {"max_connections": connections}
     if url.topology is Topology.CLUSTER:
-        nodes = [ClusterNode(host, port) for host, port in url.hosts]  # type: ignore[no-untyped-call]  # redis-py's
-        return RedisCluster(startup_nodes=nodes, **given)
+        cluster = library.RedisCluster(startup_nodes=[node(host, port) for host, port in url.hosts], **given)
+        return cluster, [cluster]
     if url.topology is Topology.SENTINEL:
-        sentinel_options = _sentinel_credentials(url) | once()
-        manager: Any = Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]  # redis-py's
-        return manager.master_for(url.service, db=url.db, **given)
-    return Redis(db=url.db, **_address(url), **given)
+        sentinel_options = _login(url.sentinel_login) | _tls(url) | once()
+        manager = library.Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)
+        primary = manager.master_for(url.service, db=url.db, **given)
+        return primary, [primary, *manager.sentinels]
+    place: dict[str, Any] = {"unix_socket_path": url.path}
+    if not url.path:
+        place = dict(zip(("host", "port"), url.hosts[0], strict=True))
+    single = library.Redis(db=url.db, **place, **given)
+    return single, [single]
 
 
 def _timeouts(connect_s: float, read_s: float) -> dict[str, Any]:
     return {"socket_connect_timeout": connect_s, "socket_timeout": read_s, "protocol": PROTOCOL}
 
 
-def _address(url: RedisAddress) -> dict[str, Any]:
-    if url.path:
-        return {"unix_socket_path": url.path}
-    host, port = url.hosts[0]
-    return {"host": host, "port": port}
-
-
-def _credentials(url: RedisAddress) -> dict[str, Any]:
-    return {"username": url.login.username, "password": url.login.password} | _tls(url)
-
-
-def _sentinel_credentials(url: RedisAddress) -> dict[str, Any]:
-    login = url.sentinel_login
-    return {"username": login.username, "password": login.password} | _tls(url)
+def _login(login: RedisLogin) -> dict[str, Any]:
+    return {"username": login.username, "password": login.password}
 
 
 def _tls(url: RedisAddress) -> dict[str, Any]:

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 class StoreFallback:
     """Decides by the failure mode: with the fair share of this process, always yes, or always no.
 
-    Args:
-        sets: selects the limits of a demand.
-        settings: the failure mode.
-        processes: number of processes that share the limits.
-        max_users: capacity of the local table under each set of limits, and of the table of last answers.
+    ``processes()`` share the limits; ``max_users`` is the capacity of the table of last answers, and of the
+    local table under each set of limits.
     """
 
     def __init__(
@@ -35,9 +32,8 @@ class StoreFallback:
         self.processes: Callable[[], int] = processes
         self.counts: dict[StoreErrorKind, int] = dict.fromkeys(StoreErrorKind, 0)
         """Decisions, by cause."""
-        self.limits: UserLimits | None = None
-        """Units counted here; None before the first local decision."""
-        self._max_users = max_users
+        self.limits: UserLimits = UserLimits(sets, max_users)
+        """Units counted here."""
         self._sets = sets
         self._shared_by = 0
 
@@ -69,8 +65,6 @@ class StoreFallback:
     def _fair_limits(self) -> UserLimits:
         """Return the local windows. When the share of this process changes, counted units stay."""
         processes = max(1, self.processes())
-        if self.limits is None:
-            self.limits = UserLimits(self._sets, self._max_users)
         if processes != self._shared_by:
             self._shared_by = processes
             self.limits.resize(self._sets.map(lambda limits: fair_share(limits, processes)))
@@ -84,13 +78,11 @@ class LastKnownRemaining:
     two halves; when the young half is full it replaces the old one. So the last ``size / 2`` users are always
     present, at most ``size``, and a record is one dictionary write. With one limit a user takes some 220
     bytes, and 30 to 60 more for each further limit.
-
-    Args:
-        size: most users stored, of all kinds together; >= 2.
     """
 
     def __init__(self, size: int) -> None:
         self.size: int = size
+        """Most users stored, of all kinds together; >= 2."""
         self._young: dict[str, tuple[float, ...]] = {}
         self._old: dict[str, tuple[float, ...]] = {}
 
@@ -114,10 +106,8 @@ class LastKnownRemaining:
     ) -> tuple[int, ...] | None:
         """Return the units that one of several processes may give a user: its part of the rest, rounded down.
 
-        A limit with a window that has passed since then is whole again: its part is the fair share.
-
-        Returns:
-            Units for each limit; None if the user was not recorded within any of the windows.
+        A limit with a window that has passed since then is whole again: its part is the fair share. None if
+        the user was not recorded within any of the windows.
         """
         key = user + kind
         entry = self._young.get(key) or self._old.get(key)

@@ -241,10 +241,7 @@ def fleet_keys(settings: StoreSettings) -> tuple[str, str]:
 class FleetMember:
     """This process as a member of its fleet: its name, and its calls of the fleet's script.
 
-    Args:
-        store: the names in keys.
-        fleet: the heartbeat.
-        connect: makes a synchronous client with timeouts of `TIMEOUT_S`.
+    ``connect`` makes a synchronous client with timeouts of `TIMEOUT_S`.
     """
 
     def __init__(self, store: StoreSettings, fleet: FleetSettings, connect: Callable[[], SyncClient]) -> None:
@@ -264,12 +261,7 @@ class FleetMember:
 class FleetSync:
     """Keeps the leases of this process filled, and announces it to the fleet.
 
-    Args:
-        leases: the leases to fill. Their ``wake`` becomes ours.
-        lock: guards the leases, here and wherever they are taken from.
-        member: sends the heartbeats and the figures of the leases.
-        new_wakeup: makes a wake-up for the waiting task.
-        clock: monotonic seconds, the same clock as for the leases.
+    The lock guards the leases, here and wherever they are taken from; the clock is theirs, too.
     """
 
     def __init__(
@@ -283,7 +275,7 @@ class FleetSync:
         self.leases: LeasedBuckets = leases
         self.member: FleetMember = member
         self.next_beat_s: float = -math.inf
-        """When the next heartbeat is due while the store answers."""
+        """When the next heartbeat is due, while the store answers."""
         self.lock: SerialLock = lock
         self.clock: Clock = clock
         self._new_wakeup = new_wakeup

@@ -177,10 +177,7 @@ class StoreHealth:
 class OutageLog:
     """Logs the loss and the recovery of a store: at most one pair of lines in 30 s.
 
-    Not locked: its owner's lock or thread guards it.
-
-    Args:
-        store: the name of the store in the lines.
+    Not locked: its owner's lock or thread guards it. ``store`` is the name in the lines.
     """
 
     def __init__(self, store: str) -> None:
@@ -191,13 +188,7 @@ class OutageLog:
         self._is_logged = False
 
     def record_loss(self, since_s: float, now: float, effect: str) -> None:
-        """Record the begin of an outage. Idempotent.
-
-        Args:
-            since_s: the time at which the store was lost.
-            now: monotonic seconds.
-            effect: the consequence and the cause. Unprintable characters become spaces.
-        """
+        """Record an outage since ``since_s``, with its consequence and cause. Idempotent."""
         if self.since_s is not None:
             return
         self.since_s = since_s

@@ -51,22 +51,16 @@ class LeaseRequest(NamedTuple):
 
 
 class TokenLease:
-    """The tokens of one priority that this process may spend.
-
-    Args:
-        rate: nominal tokens per second of the whole fleet, > 0.
-        burst: most tokens that the fleet's bucket holds, > 0.
-        now: monotonic seconds.
-        name: its name in rejections.
-        lease_s: seconds after which unspent tokens are returned.
-    """
+    """The tokens of one priority that this process may spend; unspent ones are returned after ``lease_s``."""
 
     def __init__(self, rate: float, burst: float, now: float, name: str, lease_s: float) -> None:
         self.name: str = name
         self.nominal: float = rate
+        """Tokens per second at factor 1, of the whole fleet."""
         self.rate: float = rate
         """Tokens per second now, of the whole fleet."""
         self.burst: float = burst
+        """Most tokens that the fleet's bucket holds."""
         self.waiters: dict[object, float] = {}
         """Waiters for the store's next answer in order of arrival, with their costs."""
         self._pool = 0.0

@@ -42,13 +42,7 @@ _running: set[asyncio.Task[None]] = set()
 
 
 class StoreMonitor:
-    """Monitors the shared store of a throttle.
-
-    Args:
-        shared: the user limits in the store.
-        lock: the lock of the throttle.
-        clock: monotonic seconds.
-    """
+    """Monitors the shared store of a throttle, whose lock guards the user limits in it."""
 
     def __init__(self, shared: SharedUserLimits, lock: SerialLock, clock: Clock) -> None:
         self._shared = shared
@@ -139,13 +133,8 @@ def begin(
 ) -> bool:
     """Start work in the running asyncio loop and hand its result to ``done``; False without a loop.
 
-    If the loop ends before, the work is cancelled and ``done`` is never called.
-
-    Args:
-        work: the work to do.
-        done: called with its result, in the loop that did it.
-        retry_in_thread: repeat the work in a thread if the loop ends before. Where each request has a
-            loop of its own, no loop lives long enough for background work.
+    If the loop ends before, the work is cancelled, and may be repeated in a thread: where each request has a
+    loop of its own, no loop lives long enough for background work.
     """
     loop = running_loop()
     if loop is None:

@@ -37,13 +37,7 @@ _PROBE = (UserLimit("probe-1s", 1000, 1),)
 class RedisUserLimitStore:
     """A shared store of user limits. It never raises but for a caller's cancellation.
 
-    Args:
-        settings: the URL, the names in keys, sizes and times.
-        connect: creates the client of each event loop, instead of the URL.
-
-    Raises:
-        ValueError: there is neither a URL nor ``connect``.
-        ImportError: redis is not installed; the text says how to install it.
+    Arguments and errors are those of `RedisClients`.
     """
 
     kind = "redis"

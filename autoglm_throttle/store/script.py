@@ -46,12 +46,7 @@ _BY_TEXT: Final = (
 
 
 def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
-    """Classify an error of redis-py.
-
-    Args:
-        error: the exception.
-        sent: whether the call had been sent: then its units may have been spent.
-    """
+    """Classify an error of redis-py; once the call was ``sent`` its units may have been spent."""
     from redis import exceptions as known
 
     text = str(error)
@@ -60,17 +55,13 @@ def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
             return kind
     if isinstance(error, known.MaxConnectionsError) or text == "Too many connections":
         return StoreErrorKind.QUEUE_FULL  # our own pool is full; the client may be the user's
+    forbidden = (known.AuthenticationError, known.AuthorizationError, known.NoPermissionError)
+    busy = (known.BusyLoadingError, known.ClusterDownError, known.TryAgainError, known.SlotNotCoveredError)
     by_class = (
-        (
-            (known.AuthenticationError, known.AuthorizationError, known.NoPermissionError),
-            StoreErrorKind.FORBIDDEN,
-        ),
+        (forbidden, StoreErrorKind.FORBIDDEN),
         (known.ReadOnlyError, StoreErrorKind.READONLY),
         (known.OutOfMemoryError, StoreErrorKind.FULL),
-        (
-            (known.BusyLoadingError, known.ClusterDownError, known.TryAgainError, known.SlotNotCoveredError),
-            StoreErrorKind.BUSY,
-        ),
+        (busy, StoreErrorKind.BUSY),
         (known.RedisClusterException, StoreErrorKind.UNREACHABLE),
         ((known.TimeoutError, TimeoutError), StoreErrorKind.TIMEOUT if sent else StoreErrorKind.UNREACHABLE),
         ((known.ConnectionError, OSError), StoreErrorKind.LOST if sent else StoreErrorKind.UNREACHABLE),
@@ -83,9 +74,7 @@ class StoreErrorTracker:
 
     A text is shown only with the error that it belongs to, and only until the next answer: an outage by
     timeouts must not be explained by an older error.
-
-    Args:
-        secrets: texts to mask; empty ones are ignored.
+    It masks the ``secrets``.
     """
 
     def __init__(self, *secrets: str | None) -> None:
@@ -121,11 +110,7 @@ class StoreErrorTracker:
 class LuaScript:
     """Sends calls of one script, each at most once unless it is certain that it did not run.
 
-    Args:
-        client: makes the client of the running loop, or returns the existing one.
-        text: the script.
-        errors: records the texts of errors.
-        cluster: whether the calls need a cluster's pipelines.
+    ``client`` returns the client of the running loop; ``errors`` records the texts of errors.
     """
 
     def __init__(
@@ -144,18 +129,15 @@ class LuaScript:
     async def __call__(
         self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
     ) -> Sequence[object]:
-        """Send all calls: several to a cluster, each with keys of one partition, else one.
-
-        It raises nothing but a cancellation.
+        """Send one call, or several to a cluster, each with keys of one partition.
 
         Args:
             calls: KEYS and ARGV of each.
-            wanted: whether they may still be sent, checked once a connection is open: a request that was
-                decided without the store meanwhile must not be charged. A cluster's client opens
-                connections to its nodes while it sends: there it is checked once the nodes are known.
+            wanted: whether they may still be sent: a request that was decided without the store meanwhile
+                must not be charged. It is checked once a connection is open, or the nodes are known.
 
         Returns:
-            For each call its reply, or a `StoreErrorKind`; `StoreErrorKind.TIMEOUT` if it is not wanted.
+            For each call its reply, or a `StoreErrorKind`: `TIMEOUT` if it is not wanted.
         """
         if self.cluster:
             return await self._send_to_cluster(calls, wanted)

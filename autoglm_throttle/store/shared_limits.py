@@ -131,8 +131,7 @@ class SharedUserLimits:
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""
-        limits = self.fallback.limits
-        return limits is not None and limits.give_back(demand, charged_at, now)
+        return self.fallback.limits.give_back(demand, charged_at, now)
 
     def poll(self, now: float) -> None:
         """Request a probe if one is due."""
@@ -145,7 +144,7 @@ class SharedUserLimits:
             self.probe_due = True
 
     def record_change(self, change: HealthChange | None) -> None:
-        """Record a change of the store's health: connections to a lost store are closed."""
+        """Record a change of the store's health; connections to a lost store are closed."""
         if change is None:
             return
         self.changes.append(change)
@@ -172,17 +171,16 @@ class SharedUserLimits:
     @property
     def users(self) -> int:
         """Users counted here during outages of the store."""
-        return self.fallback.limits.users if self.fallback.limits is not None else 0
+        return self.fallback.limits.users
 
     @property
     def overflowed(self) -> int:
         """Decisions taken on a shared log because the table here was full of exhausted users."""
-        return self.fallback.limits.overflowed if self.fallback.limits is not None else 0
+        return self.fallback.limits.overflowed
 
     def sweep(self, now: float, users: int) -> None:
         """Evict idle users among the next ``users`` of each table."""
-        if self.fallback.limits is not None:
-            self.fallback.limits.sweep(now, users)
+        self.fallback.limits.sweep(now, users)
 
 
 @dataclass(slots=True, eq=False)
@@ -285,9 +283,6 @@ class DenyCache:
 
     The oldest caller is evicted first: a denial holds for ``refused_cache_s`` at most, however often it is
     used, so no entry is worth keeping longer. A caller takes some 600 bytes.
-
-    Args:
-        settings: most callers stored, and the time after which the store is checked again.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -313,13 +308,9 @@ class DenyCache:
         return None
 
     def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
-        """Store the denial of such a request.
+        """Store a denial. The store's wait begins when the check was sent, or later.
 
-        Args:
-            key: set of limits, user, address, units.
-            decision: the denial; one without end is only stored if the request is too large.
-            sent_s: when the check was sent: the store's wait begins there or later.
-            now: monotonic seconds.
+        A denial without end is only stored if the request is too large.
         """
         # A request above the whole limit never fits, so its denial holds without end.
         too_large = decision.reason is TOO_LARGE
