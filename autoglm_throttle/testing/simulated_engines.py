@@ -27,10 +27,6 @@ class Item(NamedTuple):
     """Tokens to generate; llm mode only, like ``context_tokens``."""
 
 
-def _kv(item: Item) -> int:
-    return item.context_tokens + item.tokens
-
-
 def _remove(queue: deque[Item], item_id: int) -> bool:
     item = next((item for item in queue if item.id == item_id), None)
     if item is None:
@@ -65,68 +61,6 @@ class BatchSpec:
     def per_item_s(self) -> float:
         """Time that each request adds to its batch, so that full batches run at ``capacity_rps``."""
         return (self.max_batch / self.capacity_rps - self.base_s) / self.max_batch
-
-
-class BatchEngine:
-    """One batch at a time; all its requests end together."""
-
-    kv_used = 0
-    """No tokens in this mode."""
-
-    def __init__(self, spec: BatchSpec) -> None:
-        self._spec = spec
-        self.queue: deque[Item] = deque()
-        self.running: list[Item] = []
-        self.ends_s: float | None = None
-        """End of the running batch; None while idle."""
-
-    @property
-    def fill(self) -> float:
-        """Running requests as a share of the largest batch."""
-        return len(self.running) / self._spec.max_batch
-
-    def fits(self, _item: Item) -> bool:
-        """Whether the item could run on the empty device: always."""
-        return True
-
-    def add(self, item: Item, _now: float) -> None:
-        """Queue an item for the next batch."""
-        self.queue.append(item)
-
-    def begin(self, now: float, slowness: float) -> bool:
-        """Start a batch of queued items; False if the queue is empty."""
-        size = min(len(self.queue), self._spec.max_batch)
-        self.running = [self.queue.popleft() for _ in range(size)]
-        if size:
-            self.ends_s = now + slowness * (self._spec.base_s + size * self._spec.per_item_s)
-        return size > 0
-
-    def finish(self) -> list[Item]:
-        """End the batch and return its items."""
-        ended, self.running, self.ends_s = self.running, [], None
-        return ended
-
-    def delay(self, _now: float, by_s: float) -> None:
-        """Postpone the end of the running batch."""
-        if self.ends_s is not None:
-            self.ends_s += by_s
-
-    def truncate(self, _now: float) -> None:
-        """Do nothing: a batch cannot be shortened; a new speed holds from the next one on."""
-
-    def drop(self, item_id: int, _now: float) -> bool:
-        """Remove a queued item; False if it is not queued. A running batch is not shortened."""
-        return _remove(self.queue, item_id)
-
-    def generated(self, _id: int, _now: float) -> int:
-        """No tokens in this mode."""
-        return 0
-
-    def clear(self) -> list[Item]:
-        """Remove all items and return them."""
-        lost = [*self.finish(), *self.queue]
-        self.queue.clear()
-        return lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,14 +109,19 @@ class _Sequence(NamedTuple):
     item: Item
 
 
-class LlmEngine:
-    """Continuous batching, at a cost by sequence and not by token.
+class WorkEngine:
+    """The work of a device, at a cost by request and not by token. Static batches are stretches of one step.
 
     Steps of equal length are modelled as one *stretch*. A new sequence ends it with the running step.
     """
 
-    def __init__(self, spec: LlmSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: BatchSpec | LlmSpec) -> None:
+        self._llm = spec if isinstance(spec, LlmSpec) else None
+        """None: static batches, which know no tokens."""
+        if isinstance(spec, LlmSpec):
+            self._max_running, self._base_s, self._per_item_s = spec.max_running, spec.step_s, spec.per_seq_s
+        else:
+            self._max_running, self._base_s, self._per_item_s = spec.max_batch, spec.base_s, spec.per_item_s
         self.queue: deque[Item] = deque()
         self.running: list[_Sequence] = []
         self.ends_s: float | None = None
@@ -199,12 +138,12 @@ class LlmEngine:
 
     @property
     def fill(self) -> float:
-        """Running sequences as a share of ``max_running``."""
-        return len(self.running) / self._spec.max_running
+        """Running requests as a share of the most that can run."""
+        return len(self.running) / self._max_running
 
     def fits(self, item: Item) -> bool:
         """Whether the item could run on the empty device."""
-        return _kv(item) <= self._spec.kv_tokens
+        return self._llm is None or self._kv(item) <= self._llm.kv_tokens
 
     def add(self, item: Item, now: float) -> None:
         """Queue an item; it joins after the running step if there is capacity."""
@@ -217,12 +156,16 @@ class LlmEngine:
         context = 0
         joined = False
         while self._has_capacity():
-            context += self._join(self.queue.popleft())
+            item = self.queue.popleft()
+            self._join(item)
+            context += item.context_tokens
             joined = True
         if not self.running:
             return False
-        step_s = self._spec.step_s + self._spec.per_seq_s * len(self.running)
-        self._start_s, self._step_s = now, slowness * (step_s + context / self._spec.prefill_tps)
+        step_s = self._base_s + self._per_item_s * len(self.running)
+        if self._llm is not None:
+            step_s += context / self._llm.prefill_tps
+        self._start_s, self._step_s = now, slowness * step_s
         # A step that reads new contexts is longer than the others, so it is a stretch of its own.
         self._steps = 1 if joined else self.running[0].last_step - self._steps_done
         self._is_fixed = joined
@@ -236,7 +179,7 @@ class LlmEngine:
         ended = []
         while self.running and self.running[0].last_step <= self._steps_done:
             item = heapq.heappop(self.running).item
-            self.kv_used -= _kv(item)
+            self.kv_used -= self._kv(item)
             ended.append(item)
         return ended
 
@@ -256,7 +199,7 @@ class LlmEngine:
         self.ends_s = self._start_s + self._steps * self._step_s
 
     def drop(self, item_id: int, now: float) -> bool:
-        """Remove a queued or running item; a running one frees its capacity after the running step."""
+        """Remove an item; a running sequence frees its capacity after its step, a batch is not shortened."""
         sequence = self._sequence(item_id)
         if sequence is None:
             return _remove(self.queue, item_id)
@@ -264,7 +207,7 @@ class LlmEngine:
         self.running.remove(sequence)
         # list.remove breaks the heap order.
         heapq.heapify(self.running)
-        self.kv_used -= _kv(sequence.item)
+        self.kv_used -= self._kv(sequence.item)
         return True
 
     def generated(self, item_id: int, now: float) -> int:
@@ -285,17 +228,21 @@ class LlmEngine:
         return lost
 
     def _sequence(self, item_id: int) -> _Sequence | None:
+        """Return a running sequence; None for another item, and for every request of a batch."""
+        if self._llm is None:
+            return None
         return next((sequence for sequence in self.running if sequence.item.id == item_id), None)
 
-    def _has_capacity(self) -> bool:
-        if not self.queue or len(self.running) >= self._spec.max_running:
-            return False
-        return self.kv_used + _kv(self.queue[0]) <= self._spec.kv_tokens
+    def _kv(self, item: Item) -> int:
+        return 0 if self._llm is None else item.context_tokens + item.tokens
 
-    def _join(self, item: Item) -> int:
-        """Start a sequence and return the tokens of its context."""
+    def _has_capacity(self) -> bool:
+        if not self.queue or len(self.running) >= self._max_running:
+            return False
+        return self._llm is None or self.kv_used + self._kv(self.queue[0]) <= self._llm.kv_tokens
+
+    def _join(self, item: Item) -> None:
         self._serial += 1
-        last_step = self._steps_done + max(1, item.tokens)
+        last_step = self._steps_done + (1 if self._llm is None else max(1, item.tokens))
         heapq.heappush(self.running, _Sequence(last_step, self._serial, self._steps_done, item))
-        self.kv_used += _kv(item)
-        return item.context_tokens
+        self.kv_used += self._kv(item)

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from autoglm_throttle.testing.simulated_engines import BatchEngine, BatchSpec, Item, LlmEngine, LlmSpec
+from autoglm_throttle.testing.simulated_engines import BatchSpec, Item, LlmSpec, WorkEngine
 from autoglm_throttle.types import Clock, GpuSample
 
 GIB = 1 << 30
@@ -129,8 +129,7 @@ class SimulatedGpu:
     def __init__(self, spec: SimulatedGpuSpec | None = None, *, clock: Clock = time.monotonic) -> None:
         self.spec: SimulatedGpuSpec = spec or SimulatedGpuSpec()
         self.clock = clock
-        work = self.spec.work
-        self._engine = BatchEngine(work) if isinstance(work, BatchSpec) else LlmEngine(work)
+        self._engine = WorkEngine(self.spec.work)
         self._meter = _UtilizationMeter()
         self._lock = threading.Lock()
         self._now = -math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoglm_throttle.testing.simulated_engines import Item, LlmEngine, LlmSpec
+from autoglm_throttle.testing.simulated_engines import Item, LlmSpec, WorkEngine
 from benchmarks.loop.plant import DeviceReading, Listener
 from benchmarks.loop.request import Request
 from benchmarks.loop.scheduler import EventScheduler
@@ -41,7 +41,7 @@ class LlmPlant:
         self.kills = 0
         self._scheduler = scheduler
         self._listener = listener
-        self._engine = LlmEngine(
+        self._engine = WorkEngine(
             LlmSpec(
                 step_s=spec.step_s,
                 per_seq_s=spec.per_sequence_s,
