@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 from autoglm_throttle.settings.groups.observe import RecordBody, identifies_caller
 from autoglm_throttle.traffic.errors import TrafficError
@@ -33,27 +33,6 @@ BEGIN_BYTES = 4_096
 """Bytes of a file that are enough to detect its format."""
 
 
-class RequestFile(Protocol):
-    """A file of recorded requests."""
-
-    header: RecordingHeader
-    has_bodies: bool
-    """Whether entries carry bodies that a recording need not store."""
-
-    @property
-    def end(self) -> RecordingTrailer | None:
-        """Reason why the recording ended; None if unknown. Known after the entries."""
-        ...
-
-    def entries(self) -> Iterator[RecordedRequest]:
-        """Yield all entries; each call reads the file anew."""
-        ...
-
-    def problem_lines(self) -> list[str]:
-        """Problems and removed data, so far."""
-        ...
-
-
 class RecordingSource:
     """A recording of this library. Data that may never be recorded is removed, wherever it came from.
 
@@ -63,6 +42,7 @@ class RecordingSource:
     """
 
     has_bodies = False
+    """Whether entries carry bodies that a recording need not store."""
 
     def __init__(self, recording: RecordingReader, redaction: Redaction | None = None) -> None:
         self._recording = recording
@@ -104,6 +84,10 @@ class RecordingSource:
         if (headers, target) == (entry.headers, entry.target):
             return entry
         return replace(entry, headers=headers, target=target)
+
+
+RequestFile = RecordingSource | GorFile
+"""A file of recorded requests."""
 
 
 def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:

@@ -7,6 +7,7 @@ import hashlib
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,7 +20,7 @@ from autoglm_throttle.traffic.record import (
     Redaction,
     open_recording,
 )
-from autoglm_throttle.traffic.sources import copy_to_recording, open_source, recorded_names
+from autoglm_throttle.traffic.sources import RequestFile, copy_to_recording, open_source, recorded_names
 
 SECRET = "s3cr3t-S3CR3T"
 ONE = RecordedRequest(t_s=0, id=0, method="POST", target="/a", body=b"xy", body_len=2)
@@ -190,7 +191,7 @@ def test_write_error_leaves_no_file(tmp_path: Path) -> None:
             return []
 
     with pytest.raises(TrafficError, match="exists already"):
-        copy_to_recording(InTheWay(), out)
+        copy_to_recording(cast("RequestFile", InTheWay()), out)
     assert list(tmp_path.iterdir()) == [out]
 
 
