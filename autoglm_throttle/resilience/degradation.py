@@ -12,7 +12,6 @@ from typing import Final
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.fallback import UNSET, DegradationAction, Feature
-from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Clock, Criticality, DegradationLevel
 
@@ -156,7 +155,7 @@ class DegradationController:
     """
 
     __slots__ = (
-        *("_clock", "_interval_s", "_is_sampling", "_levels", "_load", "_lock", "_log", "_notifications"),
+        *("_clock", "_interval_s", "_is_sampling", "_levels", "_load", "_lock", "_log"),
         *("_on_change", "_sampled_s", "retry_after_s"),
     )
 
@@ -180,7 +179,6 @@ class DegradationController:
         """Seconds after which a shed feature can be served again at the earliest."""
         self._is_sampling = False
         self._log = RateLimitedLogger("degradation", clock)
-        self._notifications = NotificationQueue(self._log)
 
     def __repr__(self) -> str:
         return repr(self._levels)
@@ -240,7 +238,6 @@ class DegradationController:
                 self._is_sampling = False
         with self._lock:
             self._observe(load, now)
-        self._notifications.deliver()
 
     def _read_load(self) -> float | None:
         try:
@@ -253,4 +250,10 @@ class DegradationController:
         before = self._levels.level
         after = self._levels.observe(load, now)
         if before is not after:
-            self._notifications.put(partial(self._on_change, before, after, load))
+            self._lock.pending.append(partial(self._notify, partial(self._on_change, before, after, load)))
+
+    def _notify(self, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except Exception as error:  # noqa: BLE001 - the caller that took the sample must not fail
+            self._log.warn("observer", "an observer failed; the state change stands", error=error)

@@ -13,7 +13,6 @@ from typing import Final, Protocol
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker
-from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -31,6 +30,10 @@ from autoglm_throttle.types import (
 
 END_MARGIN_S: Final = 0.001
 """Seconds before the end of an open period without use of this cache: rounding must not delay the probe."""
+
+
+Notify = Callable[[Callable[[], object]], None]
+"""Sends a message later."""
 
 
 class BreakerStore(Protocol):
@@ -107,21 +110,19 @@ class OpenPeriod:
 class FleetLink:
     """One breaker's link to its fleet: the leases it holds, and its messages to the store.
 
-    Messages go through the notification queue, since they are created under the breaker's lock.
+    ``notify`` sends a message after the breaker's lock is left, under which it is created.
     """
 
     __slots__ = (
-        *("_is_subscribed", "_leases", "_name", "_notifications", "_settings"),
+        *("_is_subscribed", "_leases", "_name", "_notify", "_settings"),
         *("is_cold", "probe_request", "store"),
     )
 
-    def __init__(
-        self, name: str, settings: BreakerSettings, store: BreakerStore, notifications: NotificationQueue
-    ) -> None:
+    def __init__(self, name: str, settings: BreakerSettings, store: BreakerStore, notify: Notify) -> None:
         self._name = name
         self._settings = settings
         self.store: BreakerStore = store
-        self._notifications = notifications
+        self._notify = notify
         self._is_subscribed = False
         self._leases: dict[int, ProbeLease] = {}
         self.is_cold: bool = True
@@ -145,11 +146,11 @@ class FleetLink:
         for change in changes:
             if change.after is BreakerState.OPEN:
                 period = change.retry_after_s, change.rounds, change.cause
-                self._notifications.put(partial(self.store.report_open, self._name, *period))
+                self._notify(partial(self.store.report_open, self._name, *period))
 
     def report_operator_state(self, state: BreakerState) -> None:
         """Report an operator command."""
-        self._notifications.put(partial(self.store.report_operator_state, self._name, state))
+        self._notify(partial(self.store.report_operator_state, self._name, state))
 
     def add_lease(self, lease: ProbeLease) -> None:
         """Store the lease of a probe that has started."""
@@ -164,7 +165,7 @@ class FleetLink:
     def release(self, lease: ProbeLease, outcome: Outcome = Outcome.NEUTRAL) -> None:
         """Return a lease, with the outcome of its probe."""
         rules = self._settings.successes_needed, self._settings.wait_s(lease.rounds + 1)
-        self._notifications.put(partial(self.store.report_probe, self._name, lease, outcome, *rules))
+        self._notify(partial(self.store.report_probe, self._name, lease, outcome, *rules))
 
 
 class ThreadSafeBreaker:
@@ -175,7 +176,7 @@ class ThreadSafeBreaker:
     """
 
     __slots__ = (
-        *("_clock", "_fast_rejections", "_lock", "_notifications", "_on_transitions"),
+        *("_clock", "_fast_rejections", "_fault_log", "_lock", "_on_transitions"),
         *("core", "fleet", "open_period"),
     )
 
@@ -191,12 +192,12 @@ class ThreadSafeBreaker:
         self._clock = clock
         self._on_transitions = on_transitions
         self._lock = SerialLock()
-        self._notifications = NotificationQueue(fault_log)
+        self._fault_log = fault_log
         self._fast_rejections: dict[BreakerCause, int] = {}
         self.open_period: OpenPeriod | None = None
         """The newest open period, while it may last."""
         self.fleet: FleetLink | None = (
-            None if store is None else FleetLink(core.name, core.settings, store, self._notifications)
+            None if store is None else FleetLink(core.name, core.settings, store, self._notify_later)
         )
         """Link to the fleet; None: this process decides alone."""
 
@@ -218,23 +219,22 @@ class ThreadSafeBreaker:
                 self._publish(is_local=True)
             if isinstance(answer, GuardRejection) and answer.state is BreakerState.OPEN:
                 self._start_open_period(answer, now)
-        self._notifications.deliver()
         return answer
 
     def record(self, permit: GuardPermit, outcome: Outcome, failure_text: str) -> None:
         """Record the outcome of a call; ``failure_text`` is empty without a failure."""
-        self._change(partial(self._record, permit, outcome, failure_text, self._clock()))
+        self._lock.run(partial(self._record, permit, outcome, failure_text, self._clock()))
 
     def apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
         """Run an action that may change the state; ``is_local``: the fleet must be informed of an opening."""
-        self._change(partial(self._apply, action, is_local=is_local))
+        self._lock.run(partial(self._apply, action, is_local=is_local))
 
     def operate(self, action: Callable[[float], None], state: BreakerState) -> None:
         """Run an operator command here and send it to the fleet."""
         self.apply(action, is_local=False)
         if self.fleet is not None:
-            self.fleet.report_operator_state(state)
-            self._notifications.deliver()
+            with self._lock:
+                self.fleet.report_operator_state(state)
 
     def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""
@@ -252,7 +252,6 @@ class ThreadSafeBreaker:
                 fleet.release(lease)
             if core.generation != generation:
                 self._publish(is_local=False)
-        self._notifications.deliver()
         return answer
 
     def count_classifier_error(self) -> None:
@@ -288,13 +287,15 @@ class ThreadSafeBreaker:
         with self._lock:
             return self.core.describe(self._clock())
 
-    def _change(self, action: Callable[[], None]) -> None:
-        """Run an action under the lock and deliver the notifications; deferred if the lock is held here."""
-        self._lock.run(action)
-        if self._lock.is_held():
-            self._lock.pending.append(self._notifications.deliver)
-        else:
-            self._notifications.deliver()
+    def _notify_later(self, message: Callable[[], object]) -> None:
+        """Send a message in order, by one thread at a time, when the lock is left."""
+        self._lock.pending.append(partial(self._send, message))
+
+    def _send(self, message: Callable[[], object]) -> None:
+        try:
+            message()
+        except Exception as error:  # noqa: BLE001 - the caller that made the change must not fail
+            self._fault_log.warn("observer", "an observer failed; the state change stands", error=error)
 
     def _start_open_period(self, rejection: GuardRejection, now: float) -> None:
         before, self.open_period = self.open_period, OpenPeriod(rejection, self.core.generation, now)
@@ -324,6 +325,6 @@ class ThreadSafeBreaker:
         """Queue the transitions for the observers, and local openings for the fleet unless metrics-only."""
         changes = self.core.drain()
         if changes and self._on_transitions is not None:
-            self._notifications.put(partial(self._on_transitions, changes))
+            self._notify_later(partial(self._on_transitions, changes))
         if is_local and self.fleet is not None and not self.core.machine.metrics_only:
             self.fleet.report_open(changes)

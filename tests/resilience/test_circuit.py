@@ -12,12 +12,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.classify import OutcomeClassifier
-from autoglm_throttle.resilience.notification_queue import NotificationQueue
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -243,36 +240,6 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
     go_on.set()
     first.join(60)
     assert notified.states == [BreakerState.OPEN, BreakerState.CLOSED, BreakerState.FORCED_OPEN]
-
-
-class Turn:
-    """A lock before whose release another thread queues a message, and continues because it is held."""
-
-    def __init__(self, notifications: NotificationQueue, notified: list[str]) -> None:
-        self.notifications = notifications
-        self.notified = notified
-        self.taken = False
-
-    def acquire(self, *, blocking: bool) -> bool:
-        assert not blocking
-        free, self.taken = not self.taken, True
-        return free
-
-    def release(self) -> None:
-        if self.notified == ["first"]:
-            self.notifications.put(lambda: self.notified.append("second"))
-            self.notifications.deliver()
-            assert self.notified == ["first"]
-        self.taken = False
-
-
-def test_delivering_thread_checks_again_before_it_ends() -> None:
-    notifications = NotificationQueue(RateLimitedLogger("db", ManualClock()))
-    notified: list[str] = []
-    notifications.drain_lock = Turn(notifications, notified)  # type: ignore[assignment]
-    notifications.put(lambda: notified.append("first"))
-    notifications.deliver()
-    assert notified == ["first", "second"]
 
 
 def test_no_observer_is_called_under_the_lock() -> None:

@@ -252,3 +252,33 @@ def test_exception_of_a_deferred_action_is_only_logged(
         lock.run(partial(done.append, 1))
     assert done == [1]
     assert "failed" in caplog.text
+
+
+class Turn:
+    """A lock before whose release another thread queues an action, and continues because it is held."""
+
+    def __init__(self, lock: SerialLock, done: list[str]) -> None:
+        self.lock = lock
+        self.done = done
+        self.taken = False
+
+    def acquire(self, *, blocking: bool) -> bool:
+        assert not blocking
+        free, self.taken = not self.taken, True
+        return free
+
+    def release(self) -> None:
+        if self.done == ["first"]:
+            self.lock.pending.append(lambda: self.done.append("second"))
+            self.lock.run_pending()
+            assert self.done == ["first"]
+        self.taken = False
+
+
+def test_draining_thread_checks_again_before_it_ends() -> None:
+    lock = SerialLock()
+    done: list[str] = []
+    lock._draining = Turn(lock, done)  # type: ignore[assignment]
+    lock.pending.append(lambda: done.append("first"))
+    lock.run_pending()
+    assert done == ["first", "second"]
