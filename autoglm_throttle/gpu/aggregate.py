@@ -35,7 +35,6 @@ class MergedDevice:
     believed: bool
     """Whether the measurement is recent enough to count in a mean."""
     interval_s: float | None
-    """Interval of the source that supplies the load."""
     total_bytes: int | None
     """Memory, remembered over a loss, by the first source that ever reported it."""
 
@@ -117,7 +116,6 @@ class Aggregator:
         self._settings = settings
         self._order = {name: number for number, name in reversed(list(enumerate(order)))}
         self._builders: dict[str, SampleBuilder] = {}
-        """By the source's name, in the order of preference."""
         self._engines_at_s = -math.inf
 
     def update(

@@ -1,8 +1,7 @@
 """Schedules the reads of a source: its interval by the load, its retries and its back-off.
 
-A reading ten times as often on a nearly idle device would show nothing earlier that matters, and each
-reading costs the driver some work. So the interval grows while the load stays low. It shrinks at once and
-grows slowly, because a burst of load is followed by another more often than not.
+On a nearly idle device frequent readings show nothing earlier that matters. So the interval grows while the
+load stays low, slowly, and shrinks at once, because a burst of load is often followed by another.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ class NextRead:
     """Plan of the next read."""
 
     due_s: float
-    """Time of the next read, on the clock of the times passed in."""
     reopen: bool = False
     """Whether the provider should close and reopen the driver first."""
     from_s: float | None = None
@@ -82,11 +80,9 @@ class Schedule:
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s: float = 0.0
-        """Change it with ``set_interval``."""
         self.set_interval(interval_s)
         self.consecutive_failures: int = 0
         self.next_read: NextRead = NextRead(-math.inf)
-        """The plan in force; see ``due_s`` for the time of the read."""
         self._started_s = -math.inf
         self._is_woken = False
 

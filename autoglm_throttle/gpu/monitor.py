@@ -41,7 +41,6 @@ JOIN_S: Final = 1.0
 """Seconds to wait for threads in a hung read, all together."""
 
 SourceState = Literal["starting", "reading", "failing", "hanging", "crashed", "misconfigured", "no_source"]
-"""State of reading one source of GPU samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +54,9 @@ class SourceView:
     failures: int
     """Reads without samples."""
     overruns: int
-    """Reads that exceeded their deadline."""
     implausible: int
     """Fields emptied because their value is impossible."""
     crashes: int
-    """Restarts of its thread."""
     interval_s: float
     """Promised seconds between two reads."""
     age_s: float | None
@@ -241,8 +238,7 @@ def stop_all(samplers: Collection[Sampler]) -> None:
 
 
 def _source_view(sampler: Sampler, now: float) -> SourceView:
-    status = sampler.status
-    read_s = status.last_read_s
+    status, read_s = sampler.status, sampler.status.last_read_s
     return SourceView(
         name=sampler.name,
         state=_state(sampler, now),
@@ -258,8 +254,7 @@ def _source_view(sampler: Sampler, now: float) -> SourceView:
 
 def _state(sampler: Sampler, now: float) -> SourceState:
     """Return the first state that holds, the most severe first."""
-    status = sampler.status
-    since_s = status.reading_since_s
+    status, since_s = sampler.status, sampler.status.reading_since_s
     states: tuple[tuple[bool, SourceState], ...] = (
         (status.misconfigured is not None, "misconfigured"),
         (sampler.has_crashed, "crashed"),

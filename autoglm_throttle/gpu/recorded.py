@@ -46,7 +46,6 @@ class RecordedRow:
     """One row of a file."""
 
     values: dict[str, Cell]
-    """Fields of a ``GpuSample`` that were given."""
     t_s: float | None = None
     event: str = ""
     hang_s: float = 0.0
@@ -362,7 +361,6 @@ _READ: Final = {
     if field.name not in GIVEN
 }
 COLUMNS: Final = (*_READ, "t_s", "event")
-"""Every column a file may have."""
 
 
 def _unknown(name: str) -> str:

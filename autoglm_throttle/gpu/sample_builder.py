@@ -49,7 +49,6 @@ RATES: Final = tuple(_COUNTERS)
 """Fields computed here if the source does not report them."""
 
 Identity = str | tuple[str, str]
-"""Identifies a device across all sources."""
 
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PART: Final = re.compile(rf"{_UUID.pattern}/[0-9]+", re.IGNORECASE)
@@ -94,13 +93,11 @@ class FieldReport:
     """A device as one source has reported it."""
 
     row: GpuSample
-    """With rates."""
     identity: Identity
     measured_s: float
     """When it was measured; for a vanished one, when it was last found missing."""
     believed_until_s: float
     interval_s: float | None
-    """From one reading of the source to the next, as promised."""
     total_bytes: int | None
     """Memory of the device, remembered over a loss."""
     vanished_s: float | None = None

@@ -49,7 +49,6 @@ class SamplerStatus:
     reading_since_s: float | None = None
     """When the current read began, else None: shows a hang while it lasts."""
     last_error: str | None = None
-    """Text of the newest failure, kept after a recovery."""
     misconfigured: str | None = None
     """Why the thread ended for good, with the remedy; None unless it did."""
     no_source: str | None = None
@@ -212,7 +211,11 @@ class Sampler:
         try:
             rows = self._rows(started)
         except ProviderMisconfigured as error:
-            self._record_misconfigured(error)
+            self.status.failures += 1
+            self.status.no_source = None
+            self.status.last_error = self.status.misconfigured = str(error)
+            _log.critical("GPU telemetry ends: %s", error)
+            self._report(error)
             return False
         except NoSourceError as error:
             self.schedule.no_source(self._clock())
@@ -258,13 +261,6 @@ class Sampler:
         self.status.no_source = None
         text = self.status.last_error = _text(error)
         self._logger.warn("failed", text if text.startswith(self.name) else f"{self.name}: {text}")
-        self._report(error)
-
-    def _record_misconfigured(self, error: ProviderMisconfigured) -> None:
-        self.status.failures += 1
-        self.status.no_source = None
-        self.status.last_error = self.status.misconfigured = str(error)
-        _log.critical("GPU telemetry ends: %s", error)
         self._report(error)
 
     def _count_overrun(self, started: float, now: float) -> None:

@@ -64,7 +64,6 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
 """Field of a sample -> smallest and largest plausible value, both included, in the field's own unit."""
 
 MEASURED: Final = (*RANGES, "throttle")
-"""Fields that a source may or may not know."""
 
 _checked: Final = attrgetter(*RANGES)
 _bounds: Final = tuple((name, low, high) for name, (low, high) in RANGES.items())

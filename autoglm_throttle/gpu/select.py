@@ -21,11 +21,7 @@ DRIVER = Path("/dev/nvidiactl")
 
 
 def providers(
-    settings: GpuSettings,
-    *,
-    clock: Clock = time.monotonic,
-    wall: Clock = time.time,
-    manual: bool = False,
+    settings: GpuSettings, *, clock: Clock = time.monotonic, wall: Clock = time.time, manual: bool = False
 ) -> tuple[GpuProvider, ...]:
     """Make the sources of samples; calls no driver or server and opens no file.
 

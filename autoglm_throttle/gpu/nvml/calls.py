@@ -19,7 +19,6 @@ Handle = Any
 NvmlError = Any
 """The binding's ``NVMLError``: an exception with the library's code in ``value``."""
 Call = Any
-"""A function of the binding."""
 CallResult = Any
 """Result of such a function: a number or one of the library's structures."""
 
@@ -56,7 +55,6 @@ class NvmlCalls:
         """The last error in this reading that was neither lasting nor fatal."""
         self._unsupported: dict[str, str] = {}
         self.transient: list[str] = []
-        """Notes on this reading."""
 
     def begin(self) -> None:
         """Begin a new reading: clear its error and its notes."""

@@ -15,7 +15,6 @@ from typing import Final
 from autoglm_throttle.gpu.nvml.calls import UNSUPPORTED_CODES, CallResult, Handle, NvmlCalls, raw_attribute
 
 FIELD_CALL: Final = "nvmlDeviceGetFieldValues"
-
 ALL_LINKS: Final = 0xFFFFFFFF
 """Scope of a field that is reported per NVLink: the sum of all."""
 

@@ -30,7 +30,6 @@ MIG_METRICS: Final[dict[int, tuple[str, float]]] = {
 """``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and the divisor that converts per cents, or MiB."""
 
 DEVICE_METRICS: Final = MIG_METRICS | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
-"""The same for a whole device, which has the links."""
 
 SAMPLE_CALL: Final = "nvmlGpmSampleGet"
 SUPPORT_CALL: Final = "nvmlGpmQueryDeviceSupport"
@@ -58,7 +57,6 @@ class GpmReader:
         """The older one first."""
         self._request: Any = None
         self._metrics: list[Any] = []
-        """Parts of the request that the library writes."""
         self._taken_at_s: float | None = None
         self._last: dict[str, float] = {}
 

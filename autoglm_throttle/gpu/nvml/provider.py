@@ -46,7 +46,6 @@ REMEDIES: Final[dict[int, str]] = {
     18: "the driver was replaced under the running system: reboot, or reload it and restart the container",
     999: "the GPUs were taken from this container, for example by 'systemctl daemon-reload': restart it",
 }
-"""Remedy of an error of the library, by its code."""
 
 READ_SHARE: Final = 0.5
 LEAST_S: Final = 0.2
@@ -59,7 +58,6 @@ READABLE: Final = ("utilization_pct", "memory_used_bytes", "power_w", "temperatu
 """A reading in which no device has any of these is a failure."""
 
 EXTRA: Final = "nvml"
-"""Extra of the package that installs the binding."""
 
 
 class NvmlProvider:
@@ -87,7 +85,6 @@ class NvmlProvider:
         self._environ = os.environ if environ is None else environ
         self._clock = clock
         self._begun_s: float | None = None
-        """When the last reading began."""
         self._library: tuple[Binding, int] | None = None
         """The binding, and the process that opened the library."""
         self._devices: list[NvmlDevice] = []
@@ -135,25 +132,21 @@ class NvmlProvider:
 
     def reset_after_fork(self) -> None:
         """Drop the library and all handles without calling it."""
-        self._library = None
-        self._devices = []
+        self._library, self._devices = None, []
 
     def _rows(self) -> list[GpuSample]:
         if not self._devices:
             self._open()
-        deadline_s = self._deadline()
+        # A reading is too long by the time since the previous one began.
+        now, before = self._clock(), self._begun_s
+        self._begun_s = now
+        gap_s = 1.0 if before is None else now - before
+        deadline_s = now + min(max(READ_SHARE * gap_s, LEAST_S), MOST_S)
         rows = [device.read(brief=self._clock() > deadline_s) for device in self._devices]
         errors = [device.error for device in self._devices if device.error is not None]
         if errors and not any(getattr(row, name) is not None for row in rows for name in READABLE):
             raise _unavailable(errors[-1])
         return rows
-
-    def _deadline(self) -> float:
-        """Return the time when this reading becomes too long, by the time since the previous one."""
-        now, before = self._clock(), self._begun_s
-        self._begun_s = now
-        gap_s = 1.0 if before is None else now - before
-        return now + min(max(READ_SHARE * gap_s, LEAST_S), MOST_S)
 
     def _open(self) -> None:
         if self._library is None:
@@ -180,7 +173,10 @@ class NvmlProvider:
         elif self._wanted:
             choice = select_listed(self._wanted, infos)
             if choice.unknown:
-                raise ProviderMisconfigured(_unknown_text(choice.unknown, infos))
+                present = [f"{info.index} = {info.uuid}" for info in infos]
+                present += [instance.uuid for info in infos for instance in info.instances or ()]
+                text = f"no such GPU: {', '.join(choice.unknown)}; present are {', '.join(present) or 'none'}"
+                raise ProviderMisconfigured(text)
         elif listed is not None:
             choice = select_cuda(listed, infos, order=self._environ.get("CUDA_DEVICE_ORDER", ""))
         else:
@@ -240,12 +236,6 @@ def _unavailable(error: NvmlError) -> ProviderUnavailable:
     kind = NotPresentError if error.value in {NO_DRIVER, NO_LIBRARY} else ProviderUnavailable
     remedy = REMEDIES.get(error.value)
     return kind(f"NVML {error.value} {error}" + (f": {remedy}" if remedy else ""))
-
-
-def _unknown_text(entries: Sequence[str], devices: Sequence[DeviceInfo]) -> str:
-    present = [f"{info.index} = {info.uuid}" for info in devices]
-    present += [instance.uuid for info in devices for instance in info.instances or ()]
-    return f"no such GPU: {', '.join(entries)}; present are {', '.join(present) or 'none'}"
 
 
 def _no_device_text(devices: Sequence[DeviceInfo], listed: str | None) -> str:

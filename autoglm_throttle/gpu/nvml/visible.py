@@ -35,7 +35,6 @@ class MigInstance:
     """A MIG instance."""
 
     slot: int
-    """Its place in the device's list."""
     uuid: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
@@ -48,17 +47,14 @@ class DeviceInfo:
     """A device as the driver lists it."""
 
     index: int
-    """NVML's number."""
     uuid: str
     """Empty if the device does not answer."""
     name: str = ""
     bus_id: str = ""
-    """PCI address; empty if unknown."""
     instances: tuple[MigInstance, ...] | None = None
     """None if the device is not in MIG mode."""
     handle: Handle = None
     error: NvmlError = None
-    """Error of the device; None if it works."""
 
     @property
     def targets(self) -> tuple[Target, ...]:

@@ -74,13 +74,11 @@ XID: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
 """Last error number that the driver logged. It stays until the driver is reloaded."""
 
 REASONS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
-"""A bitmap, the same as NVML's."""
 
 NAMES: Final = frozenset(
     {name for names in (*ALIASES.values(), *SUMS.values()) for name in names}
     | {USED, FREE, RESERVED, TOTAL, *XID, *REASONS}
 )
-"""Every name that is read."""
 
 WHOLE_DEVICE_FIELDS: Final = tuple(
     name
@@ -152,6 +150,7 @@ def _row(key: _Key, group: list[Series], source: str, now: float, position: int)
     if instance:
         values = {name: value for name, value in values.items() if name not in WHOLE_DEVICE_FIELDS}
         notes.append(MIG_NOTE)
+    names = (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "") if instance else "")
     sample = GpuSample(
         device=f"{device}/{instance}" if instance else device,
         index=_index(labels, instance, position),
@@ -160,7 +159,7 @@ def _row(key: _Key, group: list[Series], source: str, now: float, position: int)
         host=host,
         kind="mig" if instance else "gpu",
         gpu_instance=f"{device}/{instance}" if instance else "",
-        name=_product_name(labels, instance),
+        name=" ".join(word for word in names if word)[:MOST_CHARACTERS],
         notes=tuple(notes),
         **values,
     )
@@ -202,8 +201,3 @@ def _index(labels: Mapping[str, str], instance: str, position: int) -> int:
         return position
     device, slot = map(int, texts)
     return 100 * (device + 1) + slot if instance else device
-
-
-def _product_name(labels: Mapping[str, str], instance: str) -> str:
-    parts = (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "") if instance else "")
-    return " ".join(word for word in parts if word)[:MOST_CHARACTERS]

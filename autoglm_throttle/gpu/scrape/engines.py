@@ -29,14 +29,12 @@ class EnginePreset:
     """Metric names of one kind of engine, without prefix; of several the first that is present counts."""
 
     name: str
-    """Also the prefix of its names."""
     running: tuple[str, ...]
     queued: tuple[str, ...]
     kv_used: tuple[str, ...]
     """A share, 0..1, despite names such as ``perc``."""
     preemptions: tuple[str, ...]
     tokens: tuple[str, ...] = ("prompt_tokens_total", "generation_tokens_total")
-    """These add up."""
 
 
 VLLM: Final = EnginePreset(
@@ -54,7 +52,6 @@ SGLANG: Final = EnginePreset(
     preemptions=("num_retracted_requests_total",),
 )
 PRESETS: Final[Mapping[str, EnginePreset]] = {preset.name: preset for preset in (VLLM, SGLANG)}
-"""Kind of a source -> its preset."""
 
 RANK_LABELS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """Labels of processes that share a request: each of them counts it, so the largest value is taken."""

@@ -31,7 +31,6 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB."""
 
 CHUNK_BYTES: Final = 64 * 1024
-
 ACCEPT: Final = "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
 
 STATUS_ADVICE: Final = {
@@ -39,7 +38,6 @@ STATUS_ADVICE: Final = {
     403: "the login is not allowed to read it",
     404: "there is no such page: name its path in the URL",
 }
-"""Status -> advice for the operator."""
 
 
 class WrongStatusError(ProviderUnavailable):
@@ -57,7 +55,6 @@ class HttpPage:
 
     body: bytes
     openmetrics: bool
-    """Whether the server calls it OpenMetrics."""
 
 
 class Deadline:

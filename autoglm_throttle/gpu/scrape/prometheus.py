@@ -76,7 +76,6 @@ def server_error(body: bytes) -> tuple[str, str]:
 
 
 _Point = tuple[Mapping[str, str], float, float]
-"""Labels, time of the query, value."""
 
 
 def _vector(body: bytes) -> list[_Point]:

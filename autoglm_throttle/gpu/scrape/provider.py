@@ -121,7 +121,6 @@ class _ScrapeRun:
 
 
 _ScrapeResult = tuple[Iterable[RefreshInfo], float]
-"""Rows, and the time of the reading by the clock of their stamps."""
 
 
 def _read_dcgm(run: _ScrapeRun) -> _ScrapeResult:

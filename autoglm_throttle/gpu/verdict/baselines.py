@@ -9,25 +9,18 @@ from autoglm_throttle.types import GpuSample, ThrottleBit
 
 WINDOW_S: Final = 10.0
 """Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741)."""
-
 LEARN_S: Final = 600.0
 """Seconds of observation before the learned range counts: a warm-up is not the service's load."""
-
 MIN_SPREAD: Final = 0.15
 """Share of the limit by which busy must exceed idle: below that, sensor noise would decide."""
-
 MIN_WINDOWS: Final = 3
 """Windows of ten seconds at the limit before the learned clock counts: power control settles within one."""
-
 SAME_LIMIT: Final = 0.05
 """Two power limits that differ by less are one: some drivers report the limit with the sensor's noise."""
-
 MIN_SHARE: Final = 0.2
 """Smallest share of the clock returned: a lower one is a wrong reading, and 0 would be an outage."""
-
 TIME_CONSTANT_S: Final = 60.0
 """Time constant of the baseline at work, s: the same as that of the throughput baseline."""
-
 MAX_SECONDS_PER_GAP: Final = 30.0
 """Maximum seconds of one gap: a hang that ends in errors must not become the baseline by itself."""
 

@@ -26,40 +26,28 @@ if TYPE_CHECKING:
 
 BUSY_PCT: Final = 85.0
 """Utilization from which a device reports itself busy, %: the first band of the default control table."""
-
 FILLED_PCT: Final = 70.0
 """Utilization below which a device is not filled although work waits, %; chosen, below ``BUSY_PCT``."""
-
 IDLE_PCT: Final = 10.0
 """Utilization below which a device with no work is idle, %; chosen: display and monitoring cost a few."""
-
 POWER_OF_BASELINE: Final = 0.25
 """Power above idle, over its baseline, from which a device works; chosen: spinning takes little."""
-
 SM_OF_BASELINE: Final = 0.50
 """Share of multiprocessors with work, over its baseline, likewise; chosen: one block spins."""
-
 DRAM_WORKING: Final = 0.40
 """Share of time with memory traffic from which it works ('memory-active' of KempnerPulse; peak 0.8)."""
-
 TENSOR_WORKING: Final = 0.15
 """Share of time with work of the tensor cores from which it works ('tensor compute' of KempnerPulse)."""
-
 DEGRADED_SHARE: Final = 0.50
 """Progress over its baseline, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
-
 THROTTLED_SHARE: Final = 0.20
 """Share of time slowed down from which a device is throttled; chosen."""
-
 SLOW_CLOCK: Final = 0.85
 """Clock over full speed from which a device at its limit is not throttled; chosen: work moves it by 0.1."""
-
 LOWERED_LIMIT: Final = 0.95
 """Power limit over the default from which being at it is no throttling; chosen: the report has noise."""
-
 HOST_LOAD: Final = 0.80
 """Processes that want a core, per core, from which the host is the bottleneck."""
-
 HOST_IOWAIT: Final = 0.20
 """Share of the cores' time spent waiting for a disk, from which the host is the bottleneck."""
 
@@ -70,7 +58,6 @@ class VerdictInput:
 
     utilization_pct: float | None = None
     fullest_pct: float | None = None
-    """Utilization of the busiest usable device, %."""
     others_active: float = 0.0
     """1 if another usable device is at work."""
     power_share: float | None = None
@@ -98,7 +85,6 @@ class VerdictInput:
     backlog: float = 0.0
     """Requests in our queue; at least 1 while the concurrency limit is reached."""
     queued: float | None = None
-    """Requests waiting per engine."""
     queue_target: float = math.inf
     """Requests waiting in an engine above which it has enough to do."""
     latency_share: float | None = None
@@ -181,7 +167,6 @@ IMMEDIATE_RULES: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
     (GpuCondition.IDLE, lambda it, _: _is_idle(it)),
     (GpuCondition.WORKING, lambda *_: True),
 )
-"""Conditions that need no history."""
 
 TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
     (GpuCondition.STARVED, lambda it, _: _starved(it)),

@@ -18,35 +18,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
+from autoglm_throttle.types import GpuView, ServiceStats
 
 WINDOW_S: Final = 10.0
 """Shortest window: the time without progress that makes a stall."""
-
 WINDOW_MAX_S: Final = 60.0
 """Longest window. Between the two it is p95 of the answers, which show nothing until they end."""
 
 TIME_CONSTANT_S: Final = 60.0
-"""Time constant of the baseline."""
 
 BASELINE_MIN_S: Final = 30.0
 """Seconds of learning at a level before its baseline counts."""
-
 LEVEL_FACTOR: Final = 1.25
 """Levels of requests in flight: two loads of one level differ by at most this factor."""
-
 EVENTS: Final = 50.0
 """Events that a window must usually hold to show a collapse: 50 halve by chance once in 50 000 windows."""
-
 EVENTS_EXPLAINED: Final = 20.0
 """Events that are enough to show that there is no collapse."""
-
 COLLAPSED_SHARE: Final = 0.5
 """Share of the baseline below which throughput has collapsed, and the baseline is frozen."""
-
 FORGET_S: Final = 600.0
 """Seconds of such a shortfall after which it becomes the baseline."""
-
 MIN_STEADY: Final = 0.9
 """Share of the time in which tokens must grow to be compared; SGLang counts them when an answer is done."""
 
@@ -56,7 +48,7 @@ _PARTS: Final = "parts"
 
 _STEP_S: Final = 0.5  # spacing of the remembered instants: 120 of them span the longest window
 _STALE_S: Final = 3.0
-_STALE_PERIODS: Final = 2.5  # as for devices: an engine this much older than the newest is ignored
+_STALE_PERIODS: Final = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +60,6 @@ class Throughput:
     silent_s: float
     """Seconds without any progress while at least one request was in flight; 0 when none is."""
     no_request_s: float
-    """Seconds since a request was last in flight."""
     share: float | None
     """Throughput over the baseline at this number of requests in flight; None: not comparable."""
     window_s: float
@@ -96,7 +87,6 @@ class _Measurement:
     parts: float = 0.0
     level_s: float = 0.0
     steady_s: float = 0.0
-    """Seconds in which tokens were produced."""
 
     def done(self, units: tuple[str, ...]) -> float:
         return math.fsum(getattr(self, unit) for unit in units)
@@ -278,16 +268,15 @@ def _engines(view: GpuView) -> tuple[float, int | None] | None:
     newest_s = view.engines_at_s
     if not view.engines or newest_s is None:
         return None
-    reporting = [row for row in view.devices if row.tokens_per_s is not None and _is_recent(row, newest_s)]
+    reporting = [
+        row
+        for row in view.devices
+        if row.tokens_per_s is not None and row.kind == "engine" and row.health != "lost"
+        # As for devices: an engine this much older than the newest is ignored.
+        if newest_s - (row.taken_at_s - row.age_s) <= max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
+    ]
     if not reporting:
         return None
     running = [row.running for row in reporting if row.running is not None]
     per_s = math.fsum(row.tokens_per_s or 0.0 for row in reporting)
     return per_s, sum(running) if len(running) == len(reporting) else None
-
-
-def _is_recent(row: GpuSample, newest_s: float) -> bool:
-    if row.kind != "engine" or row.health == "lost":
-        return False
-    stale_s = max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
-    return newest_s - (row.taken_at_s - row.age_s) <= stale_s

@@ -90,9 +90,7 @@ class _Context:
     throughput: Throughput
     interval_s: float
     active: int
-    """Number of active devices."""
     inputs: VerdictInput
-    """With the figures of the service."""
 
 
 def _build_context(
