@@ -65,8 +65,6 @@ class _BatchCall:
 class _DeadlineTimer:
     """One timer, for the earliest of all deadlines of a loop."""
 
-    __slots__ = ("_handle", "_loop", "_on_due", "due_s", "last_stall_s", "next_report_s")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[], None]) -> None:
         self._loop = loop
         self._on_due = on_due

@@ -106,8 +106,6 @@ class RemoteGpuProvider:
     def read(self) -> Sequence[GpuSample]:
         """Read this host's GPUs, publish them, and return them with those of the others.
 
-        Rows that name another host are returned but not published: they are not this host's own.
-
         A failure of the local source does not hide the other hosts. Its last rows count until they are
         stale, and are then lost.
 
@@ -123,7 +121,7 @@ class RemoteGpuProvider:
 
     def close(self) -> None:
         """Close the driver and the connection."""
-        self.exchange.close()
+        self.exchange.store.close()
         self._local.close()
 
     def reset_after_fork(self) -> None:
@@ -240,17 +238,14 @@ class GpuExchange:
             entries = self.store.call([self._key], arguments)
             now = self._clock()
             for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
-                self._receive(_text(host), age_us / 1e6, payload, now)
+                name = host if isinstance(host, str) else host.decode("utf-8", "replace")
+                self._receive(name, age_us / 1e6, payload, now)
         except Exception as error:  # noqa: BLE001 - a client may raise anything; the local rows still count
             self._record_failure(error)
         else:
             self.hosts.record_answer(now)
             if health.record_call(None, now) is not None:
                 self._logger.warn("back", "the store answers again")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.store.close()
 
     def _payload(self, rows: Sequence[GpuSample]) -> str:
         """Encode the rows of this host's own devices, from any source.
@@ -283,10 +278,6 @@ class GpuExchange:
             self._logger.warn("away", f"the other hosts are not known, the store is unavailable ({text})")
 
 
-def _text(value: bytes | str) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
 @dataclass(slots=True)
 class _RemoteHost:
     published_s: float
@@ -300,8 +291,7 @@ class _RemoteHost:
 class HostTable:
     """The other hosts of a fleet.
 
-    Args:
-        stale_after_s: time for which the rows of a silent host count; None: four of its own intervals.
+    The rows of a silent host count for ``stale_after_s``; None: four of its own intervals.
     """
 
     def __init__(self, stale_after_s: float | None = None) -> None:

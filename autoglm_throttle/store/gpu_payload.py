@@ -80,14 +80,9 @@ class PublishedSamples:
 
 
 def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
-    """Encode the payload of this host's rows.
+    """Encode the payload of this host's own devices, read once in ``interval_s``.
 
     An implausible value is published as not known, because other hosts ignore a host that publishes one.
-
-    Args:
-        rows: its own devices; the ``host`` of a row is not published.
-        interval_s: from one reading to the next.
-        now: monotonic seconds.
 
     Raises:
         ValueError: a row or all of them are too long to be published.
@@ -107,11 +102,7 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
 
 
 def decode(payload: bytes, host: str) -> PublishedSamples:
-    """Decode a payload of another host.
-
-    Args:
-        payload: as received.
-        host: its name; it stands before the id of each device.
+    """Decode a payload of another host; its name stands before the id of each device.
 
     Raises:
         ValueError: it has another version, is too long, is no JSON, or holds an implausible value or an
@@ -129,11 +120,7 @@ def decode(payload: bytes, host: str) -> PublishedSamples:
     if not isinstance(document, dict) or document.get("v") != VERSION:
         raise ValueError(f"it is not of version {VERSION}")
     columns, lines, interval_s = document.get("c"), document.get("r"), _seconds(document.get("i"))
-    if (
-        not isinstance(columns, list)
-        or not isinstance(lines, list)
-        or not 0.0 < interval_s <= MOST_INTERVAL_S
-    ):
+    if not (isinstance(columns, list) and isinstance(lines, list) and 0.0 < interval_s <= MOST_INTERVAL_S):
         raise ValueError("columns, rows or interval are missing")
     return PublishedSamples(interval_s, tuple(_row(columns, line, host) for line in lines))
 
@@ -149,25 +136,18 @@ def _is_published(name: str, rows: Sequence[GpuSample]) -> bool:
 def _cell(row: GpuSample, name: str) -> object:
     value: object = getattr(row, name)
     if isinstance(value, str) and name in _TEXTS:
-        return _printed(value[: _TEXTS[name]])
+        # One odd character in a driver's text must not hide a host.
+        return "".join(letter if letter.isprintable() else "?" for letter in value[: _TEXTS[name]])
     if isinstance(value, frozenset):
         return sorted(value)
-    return _rounded(value, _IF_KNOWN[name]) if isinstance(value, float) else value
-
-
-def _rounded(value: float, decimals: int) -> float:
-    rounded = round(value, decimals)
-    # "7" instead of "7.0": two bytes per cell.
-    return int(rounded) if rounded.is_integer() else rounded
+    if not isinstance(value, float):
+        return value
+    rounded = round(value, _IF_KNOWN[name])
+    return int(rounded) if rounded.is_integer() else rounded  # "7" instead of "7.0": two bytes per cell
 
 
 def _age_s(row: GpuSample, now: float) -> float:
     return round(max(0.0, now - row.taken_at_s + row.age_s), 3)
-
-
-def _printed(text: str) -> str:
-    """Replace unprintable characters of a driver's text: one odd character in a name must not hide a host."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _is_printable(text: str, most: int) -> bool:

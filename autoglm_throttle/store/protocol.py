@@ -108,10 +108,7 @@ class CheckRequest:
 class RefundRequest:
     """Units that are refunded or charged afterwards; its answer may be ignored.
 
-    Args:
-        request: the request that was admitted.
-        deltas: units for each key; below 0 they are refunded. More units are charged without a check.
-        answer: its answer, with the stamp of each key's units.
+    A delta below 0 refunds units of its key; more units are charged without a check.
     """
 
     __slots__ = ("deltas", "keys", "policies", "single_policy", "stamps", "tag")
@@ -157,20 +154,17 @@ class StoreStats:
 
 @cache
 def script() -> str:
-    """The text of the script, for ``EVAL``; its SHA1 is that of this text in UTF-8."""
+    """The text of the script."""
     return resources.files(__package__).joinpath("sliding_window.lua").read_text("utf-8")
 
 
 class WindowProtocol:
     """Encodes requests into keys and arguments, and decodes replies into answers.
 
-    Args:
-        prefix: of every key of the library; 1 to 120 characters without blanks and braces.
-        service: name of the service; the same holds for it.
-        partitions: >= 1; the keys of one partition lie on one node of a Cluster.
+    The keys of one partition lie on one node of a Cluster.
 
     Raises:
-        ValueError: an argument violates these rules.
+        ValueError: the prefix or service cannot be in a key, or there is no partition.
     """
 
     def __init__(self, prefix: str, service: str, partitions: int) -> None:
@@ -198,10 +192,10 @@ class WindowProtocol:
         user = charge.user
         tag = crc32(user.encode()) % self._partitions
         heads, policies = shape.heads[tag], shape.policies
-        if len(heads) == 1:
-            keys, policy = [heads[0] + user], policies[0] if charge.units == 1 else None
-            return CheckRequest(charges, keys, policies, tag, policy)
-        return CheckRequest(charges, [head + user for head in heads], policies, tag)
+        if len(heads) > 1:
+            return CheckRequest(charges, [head + user for head in heads], policies, tag)
+        policy = policies[0] if charge.units == 1 else None
+        return CheckRequest(charges, [heads[0] + user], policies, tag, policy)
 
     def build_refund(self, request: CheckRequest, answer: Answer) -> RefundRequest:
         """Build the refund of all units of an admission."""
@@ -264,8 +258,6 @@ class WindowProtocol:
 
 class _Shape:
     """Common parts of all requests under one set of limits."""
-
-    __slots__ = ("heads", "limits", "policies")
 
     def __init__(self, root: str, kind: str, limits: tuple[UserLimit, ...], partitions: int) -> None:
         self.limits = limits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio import _get_running_loop as running_loop
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.store.batch import RedisBatch
@@ -99,8 +100,9 @@ class RedisUserLimitStore:
         request = self.protocol.build_check(charges)
         parts = [(request, answer)]
         if request.tag < 0 and self.clients.cluster:
-            each = zip(charges, _slices(charges, answer), strict=True)
-            parts = [(self.protocol.build_check([charge]), part) for charge, part in each]
+            ends = [0, *accumulate(VALUES * len(charge.limits) for charge in charges)]
+            slices = [answer[start:end] for start, end in pairwise(ends)]
+            parts = [(self.protocol.build_check([c]), part) for c, part in zip(charges, slices, strict=True)]
         for part_request, part in parts:
             refund = self.protocol.build_refund(part_request, part)
             with contextlib.suppress(RuntimeError):  # that loop is closed
@@ -164,19 +166,15 @@ class RedisUserLimitStore:
                 replies = await batch.script(
                     [self.protocol.encode([request]) for request in requests], lambda: True
                 )
+            results = [
+                reply if isinstance(reply, StoreErrorKind) else self.protocol.decode(reply, [request])[0]
+                for reply, request in zip(replies, requests, strict=True)
+            ]
         except TimeoutError:
             return StoreErrorKind.TIMEOUT
-        return next((kind for kind in map(self._probe_error, replies, requests) if kind is not None), None)
-
-    def _probe_error(self, reply: object, request: CheckRequest) -> StoreErrorKind | None:
-        """Return the error in the reply to a probe, if any."""
-        if isinstance(reply, StoreErrorKind):
-            return reply
-        try:
-            answer = self.protocol.decode(reply, [request])[0]
         except ValueError:
             return StoreErrorKind.CONFUSED
-        return answer if isinstance(answer, StoreErrorKind) else None
+        return next((result for result in results if isinstance(result, StoreErrorKind)), None)
 
     async def _charge_separately(
         self, batch: RedisBatch, charges: Sequence[StoreCharge]
@@ -221,13 +219,3 @@ class RedisUserLimitStore:
                 units = sum(charge.units for charge in request.charges)
                 for place in range(1, len(answer), VALUES):
                     answer[place] += units
-
-
-def _slices(charges: Sequence[StoreCharge], answer: Answer) -> list[Answer]:
-    """Split an answer into the parts of its charges."""
-    slices, start = [], 0
-    for charge in charges:
-        end = start + VALUES * len(charge.limits)
-        slices.append(answer[start:end])
-        start = end
-    return slices

@@ -70,13 +70,8 @@ class StoreView:
 class SharedUserLimits:
     """User limits in a store that several processes share.
 
-    Args:
-        sets: selects the limits of a demand.
-        text_of: makes an identity text from a user name.
-        store: counts the units.
-        settings: the limits of failures and probes, and the size of the deny cache.
-        fallback: decides while the store is unavailable.
-        is_usable: whether the store's client can run in the current context: in an asyncio loop.
+    ``text_of`` makes an identity text from a user name; ``is_usable`` tells whether an asyncio loop runs, in
+    which alone the store's client works.
     """
 
     def __init__(
