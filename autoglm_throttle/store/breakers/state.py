@@ -266,14 +266,10 @@ class FleetState:
             restore = subscription.restore_write(name, self.clock()) if remote is None else None
             if restore is not None and (name, "") not in self._writes:
                 self._put(restore)
-            for query in self._queries:
-                if (
-                    query.name == name
-                    and query.request is None
-                    and query.resolve(subscription.latest(self.clock()))
-                ):
-                    self.lock.pending.append(query.wake)
-            self._queries = [query for query in self._queries if not query.is_answered]
+            answered = [query for query in self._queries if query.request is None and query.name == name]
+            self._queries = [query for query in self._queries if query not in answered]
+            latest = subscription.latest(self.clock())
+            self.lock.pending.extend(query.wake for query in answered if query.resolve(latest))
 
     def request_reread(self) -> None:
         """Schedule a read of all subscribed breakers; drop those with a collected listener."""

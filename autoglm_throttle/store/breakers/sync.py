@@ -306,7 +306,7 @@ class RedisBreakerStore:
             arguments = protocol.acquire(query.name, state.version(query.name), request, lost.ticket)
             yield _Job(arguments, partial(self._answer, query, lost), partial(self._fail, query, lost))
         if names or not state.is_up:
-            for part in [[name] for name in names] if self._cluster else [names]:
+            for part in [[name] for name in names] if self._cluster and names else [names]:
                 yield _Job(protocol.read(part), partial(self._record_states, part))
 
     def _confirm(self, write: Write, reply: object) -> None:

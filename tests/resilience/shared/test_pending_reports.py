@@ -78,3 +78,16 @@ def test_it_does_not_grow_for_ever() -> None:
     state = filled(*(finish("a", str(number)) for number in range(MAX_WRITES + 5)))
     assert state.pending == MAX_WRITES
     assert pending(state)[0] == finish("a", "5")
+
+
+def test_abandoned_query_of_a_first_state_leaves_nothing_behind() -> None:
+    state = fleet()
+    state.subscribe("a", lambda remote: None)
+    woken: list[str] = []
+    gone = state.query("a", None, lambda: woken.append("gone"))
+    waits = state.query("a", None, lambda: woken.append("waits"))
+    assert state.finish_wait(gone, "too late") is None
+    state.record_state("a", None)
+    assert (woken, waits.is_answered, state.has_work()) == (["waits"], True, False)
+    state.close()
+    assert woken == ["waits"]
