@@ -48,7 +48,6 @@ class GuardSource(Protocol):
 
     def guard(self, name: str) -> Guard:
         """Return a handle of the guard with this name."""
-        ...
 
 
 def origin(url: httpx.URL) -> str:

@@ -50,25 +50,20 @@ class Executor(Protocol):
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Answer one call of a plain function."""
-        ...
 
     async def call_async(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:  # noqa: ANN401
         """Answer one call of a coroutine function."""
-        ...
 
     def check_function(self, *, asynchronous: bool) -> None:
         """Raise TypeError if functions of this kind cannot use the fallback."""
-        ...
 
     def would_shed(self) -> GuardRejection | None:
         """Return the rejection of a call that would be shed now, or None. Has no effects."""
-        ...
 
     def reject_if_shed(self) -> GuardRejection | None:
         """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
-        ...
 
 
 class GuardState:
