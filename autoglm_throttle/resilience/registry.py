@@ -235,7 +235,7 @@ class GuardRegistry:
             ValueError: the name has a guard already.
         """
         feature = self._feature(name, criticality, fallback, shed_above)
-        settings = breaker_of(self._settings, name, breaker)
+        settings = breaker_of(self._settings.guards, self._settings.breaker, name, breaker)
         classifier = OutcomeClassifier(
             classify=classify, ignore=_as_tuple(ignore), expected=_as_tuple(expected)
         )
@@ -303,7 +303,7 @@ class GuardRegistry:
             if circuit is not None:
                 return circuit
             feature = self._feature(name, None, None, None)
-            settings = breaker_of(self._settings, name)
+            settings = breaker_of(self._settings.guards, self._settings.breaker, name)
             has_capacity = table.ensure_capacity()
             return self._add(feature, settings, OutcomeClassifier()) if has_capacity else table.unguarded
 

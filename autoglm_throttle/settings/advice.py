@@ -252,7 +252,7 @@ def _guard_advice(settings: Settings) -> Iterator[Problem]:
     defaults, table = settings.breaker, settings_table()
     written = [key for key in type(defaults).model_fields if not _is_default(settings, f"breaker_{key}")]
     names = {key: table[f"breaker_{key}"].short_name for key in type(defaults).model_fields}
-    of_guard = {name: breaker_of(settings, name) for name in settings.guards}
+    of_guard = {name: breaker_of(settings.guards, settings.breaker, name) for name in settings.guards}
     all_guards = [defaults, *of_guard.values()]
     for key, message, hint in _breaker_advice(all_guards, written, names, "or of a guard"):
         yield Problem(table[f"breaker_{key}"].variable, message, hint)

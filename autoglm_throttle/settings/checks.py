@@ -17,8 +17,7 @@ from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.types import BorrowMode, Signal
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings.policies import Tables
-    from autoglm_throttle.settings.settings import Settings
+    from autoglm_throttle.settings.policies import GuardPolicy, Tables
 
 Values = Mapping[str, Any]
 
@@ -154,15 +153,17 @@ def _sharing_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
         yield "redis_url", "", "needs the package redis", how_to_install("redis")
 
 
-def breaker_of(settings: Settings, name: str, own: BreakerSettings | None = None) -> BreakerSettings:
+def breaker_of(
+    guards: Mapping[str, GuardPolicy], breaker: BreakerSettings, name: str, own: BreakerSettings | None = None
+) -> BreakerSettings:
     """Return the settings of one guard's breaker: from code, else ``[guards.<name>]``, else ``BREAKER_*``.
 
     Raises:
         ConfigError: the settings made in code contradict the others.
     """
-    policy = settings.guards.get(name)
+    policy = guards.get(name)
     if own is None and policy is None:
-        return settings.breaker
+        return breaker
     of_code = {} if own is None else _breaker_values(own.explicit())
     of_guard = {} if policy is None else _breaker_values(policy.explicit())
     table = f"guards.{quoted_key(name)}"
@@ -172,12 +173,12 @@ def breaker_of(settings: Settings, name: str, own: BreakerSettings | None = None
             return key
         return f"{table}.{key}" if key in of_guard else _breaker_name(key)
 
-    values = dict(settings.breaker) | of_guard | of_code
+    values = dict(breaker) | of_guard | of_code
     problems = cross_field_problems(values, of_code, display_name)
     if problems:
         raise ConfigError(problem.below(f"{table}.") for problem in problems)
     return BreakerSettings.model_construct(
-        settings.breaker.model_fields_set | of_guard.keys() | of_code.keys(), **values
+        breaker.model_fields_set | of_guard.keys() | of_code.keys(), **values
     )
 
 

@@ -26,7 +26,7 @@ from autoglm_throttle.settings.sources import as_table, head_of
 from autoglm_throttle.types import Criticality, Priority, UserLimit
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings import values as v
+    import autoglm_throttle.settings.values as v
 
 _MEMBER: Final = word(
     r"[0-9a-f]{16}",

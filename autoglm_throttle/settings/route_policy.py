@@ -26,7 +26,7 @@ from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.types import Priority, SlotUse, UserLimit
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings import values as v
+    import autoglm_throttle.settings.values as v
 
 REST: Final = "*"  # as the last segment: matches any rest of the path, or nothing
 _NAMED: Final = r"\{[A-Za-z_][A-Za-z0-9_]*\}"

@@ -24,7 +24,7 @@ from autoglm_throttle.types.identity import SHARED_KEY
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from autoglm_throttle.settings import values as v
+    import autoglm_throttle.settings.values as v
 
 _log = logging.getLogger("autoglm_throttle")
 

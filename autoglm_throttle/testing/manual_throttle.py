@@ -19,7 +19,7 @@ from autoglm_throttle.types import ControlState, Demand
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from autoglm_throttle.settings import values as v
+    import autoglm_throttle.settings.values as v
 
 
 class ManualClock:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from autoglm_throttle.settings import values as v
+    import autoglm_throttle.settings.values as v
     from autoglm_throttle.testing.gpu import FakeGpu
     from autoglm_throttle.testing.manual_throttle import ManualClock, ManualThrottle, ThrottledApp
     from autoglm_throttle.testing.nvml import FakeNvml

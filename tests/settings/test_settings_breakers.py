@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings import BreakerSettings, ConfigError, Settings, settings_table
-from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
+from tests.settings.guard_settings import breaker_of
 
 RATES = frozenset({TripRule.FAILURE_RATE, TripRule.CONSECUTIVE})
 

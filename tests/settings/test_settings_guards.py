@@ -17,9 +17,9 @@ from autoglm_throttle.settings import (
     Settings,
     SettingSource,
 )
-from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.types import Criticality, TripRule
+from tests.settings.guard_settings import breaker_of
 
 ORIGIN = "https://a.b:1"
 

@@ -12,7 +12,7 @@ from autoglm_throttle.settings.groups.base import DEFAULTS, Group, Override
 from autoglm_throttle.settings.problems import ConfigError, Problem, repr_for_user
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings import values as v
+    import autoglm_throttle.settings.values as v
 
 LEASE_LEAST_S: Final = 30.0  # default lease of a probe: longer than the common time-outs of clients
 LEASE_TIMEOUTS: Final = 3.0  # lease in multiples of the time limit: a retry inside the call, and a margin
