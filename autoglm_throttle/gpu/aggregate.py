@@ -123,9 +123,9 @@ class Aggregator:
     ) -> GpuView:
         """Add one reading of a source, all devices that it reports, and return the new view.
 
-        A missing device of this host is ``lost`` until a row comes again, one of a scraped source for
-        ``gpu_forget_s``; one of another host, and an engine, is dropped. Without a ``source`` it is that in
-        the rows of this host. ``interval_s``: until its next reading, as promised; None: as before.
+        A missing device of this host is ``lost``, one of a scraped source for ``gpu_forget_s``; one of
+        another host, and an engine, is dropped. ``interval_s``: until its next reading, as promised; None: as
+        before.
         """
         rows = list(rows)
         sources = [row.source for row in rows if not row.host] or [row.source for row in rows]

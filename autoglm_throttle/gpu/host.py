@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 MIN_INTERVAL_S: Final = 0.5
 """Seconds for which a reading counts: several sources report within one interval."""
-
 _TIMES: Final = 8
 """user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice."""
 

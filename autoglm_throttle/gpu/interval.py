@@ -43,11 +43,8 @@ class AdaptiveInterval:
     def next(self, load: float | None, urgent: bool, now: float) -> float:
         """Choose the seconds between two reads: faster at once, slower by one step after 30 s.
 
-        Args:
-            load: 0..1 and above, the greater of the signal and the occupancy; None: not known.
-            urgent: whether a short interval is needed at any load: rates are reduced, telemetry is not fresh,
-                or a verdict is neither idle nor working.
-            now: monotonic seconds.
+        The load is the greater of the signal and the occupancy, 0..1 and above; None: not known. It does not
+        count while it is ``urgent``: rates are reduced, telemetry is late, or a verdict is not normal.
         """
         allowed = 0 if urgent or load is None else sum(load < border for border in LOAD_THRESHOLDS)
         if allowed <= self._step:
@@ -74,8 +71,8 @@ class NextRead:
 class Schedule:
     """Turns the outcome of a read into the time of the next one; the first is due at once.
 
-    A read that took longer than the interval skips the ticks it missed: a burst of reads does not help a slow
-    driver. `set_interval` and `wake` may be called from any thread: each is one assignment.
+    A read that took longer than the interval skips the ticks it missed. `set_interval` and `wake` may be
+    called from any thread: each is one assignment.
     """
 
     def __init__(self, interval_s: float) -> None:

@@ -78,10 +78,8 @@ class SampleListener(Protocol):
 class GpuMonitor:
     """Reads each source on a thread of its own, so that a hung driver does not block the other sources.
 
-    For a device reported by two ``providers`` the first counts, field by field. The listener is held weakly.
-
-    Raises:
-        ValueError: two of the sources have the same name.
+    For a device reported by two ``providers``, of different names, the first counts, field by field. The
+    listener is held weakly.
     """
 
     def __init__(

@@ -69,10 +69,10 @@ class RecordedProvider:
     """Plays samples back.
 
     A list or generator gives one reading per ``read`` and then repeats its last one; a function is called for
-    each. A text is the path of a file: ``.jsonl`` holds JSON objects, others CSV. One with a column ``t_s``
-    is a recording, of which each reading gives the rows of the latest time passed since the first; one
-    without is a live state, read again when it changes. ``hang`` waits in a row with the event
-    ``hang:SECONDS``; None, for use without a thread: readings give no rows for that time instead.
+    each. A text is the path of a file, ``.jsonl`` or CSV. One with a column ``t_s`` is a recording, which
+    gives the rows of the latest time passed since the first reading; one without is a live state, read again
+    when it changes. ``hang`` waits in a row with the event ``hang:SECONDS``; None: readings give no rows for
+    that time.
     """
 
     min_interval_s: float = 0.0

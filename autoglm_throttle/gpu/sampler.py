@@ -58,10 +58,9 @@ class SamplerStatus:
 class Sampler:
     """Reads a provider repeatedly on its own daemon thread and passes the rows on.
 
-    ``on_samples`` gets the rows of each successful read, on the sampler's thread, with implausible fields
-    emptied; ``on_failure`` the exception of each other read. Their exceptions are caught, counted and logged.
-    While the thread lives only it calls the provider. ``interval_s`` is raised to
-    ``provider.min_interval_s``.
+    ``on_samples`` gets the rows of each successful read, with implausible fields emptied, ``on_failure``
+    the exception of each other one, on that thread; their exceptions are counted and logged. ``interval_s``
+    is raised to ``provider.min_interval_s``.
     """
 
     def __init__(
@@ -175,13 +174,11 @@ class Sampler:
 
     def _step(self) -> float | None:
         """Read if it is time to, on the thread; return the seconds until the next read."""
-        wait_s = self._wait_s()
-        if wait_s > 0.0:  # woken for a new interval
-            return wait_s
-        return self._wait_s() if self._read() else None
-
-    def _wait_s(self) -> float:
-        return self.schedule.wait_s(self._clock(), self.provider.min_interval_s)
+        wait_s, shortest_s = self.schedule.wait_s, self.provider.min_interval_s
+        until_s = wait_s(self._clock(), shortest_s)
+        if until_s > 0.0:  # woken for a new interval
+            return until_s
+        return wait_s(self._clock(), shortest_s) if self._read() else None
 
     def _record_crash(self, error: BaseException) -> None:
         """Count a crash, log it once, and close, so that the next read reopens the driver."""

@@ -25,11 +25,7 @@ def providers(
 ) -> tuple[GpuProvider, ...]:
     """Make the sources of samples; calls no driver or server and opens no file.
 
-    Args:
-        settings: the sources, the NVIDIA devices that count, and the label matchers of a Prometheus server.
-        clock: monotonic seconds.
-        wall: Unix seconds, for numbers that come with a time.
-        manual: there is no sampler thread; a hang in a fake file then gives no rows instead of waiting.
+    ``wall`` returns Unix seconds. With ``manual`` a hang in a fake file gives no rows instead of waiting.
 
     Raises:
         ValueError: ``nvml`` lacks the package it needs.

@@ -28,11 +28,10 @@ class NvmlHandles:
     """Arguments of the calls for one device."""
 
     own: Handle
-    """None if the device was lost when the driver was opened."""
     parent: Handle
     """Handle of the whole device, which has the thermometer."""
     instance_id: int | None
-    """The driver's number of the GPU instance that a MIG device is in, if it is known."""
+    """GPU instance that a MIG device is in, if it is known."""
     find: Callable[[], tuple[Handle, Handle]]
     """Looks both handles up again; raises the binding's error if the device is still lost."""
 

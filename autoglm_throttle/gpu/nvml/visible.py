@@ -148,10 +148,8 @@ def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]:
 def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo]:
     """List all devices, those with an error included, and update those that were known by index.
 
-    Devices that this user may not read belong to another job and are left out.
-
-    Raises:
-        pynvml.NVMLError: the library is not open, or no device works and none of them is lost.
+    Devices that this user may not read belong to another job and are left out. Raises the binding's error if
+    the library is not open, or no device works and none of them is lost.
     """
     devices: list[DeviceInfo] = []
     denied: NvmlError = None

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB."""
-
 CHUNK_BYTES: Final = 64 * 1024
 ACCEPT: Final = "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
 
@@ -76,11 +75,8 @@ class Deadline:
 def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> HttpPage:
     """Get the page at ``target`` (path and query), inflated if it was compressed; blocks.
 
-    The login of the URL is sent as basic authentication.
-
-    Raises:
-        ProviderUnavailable: it is not there in time or in full, is larger than ``MOST_BYTES``, or cannot be
-            read; its subclass ``WrongStatusError``: the status is not 200. No text contains the login.
+    The login of the URL is sent as basic authentication. It is in no text of an error: ``WrongStatusError``,
+    or ``ProviderUnavailable`` for a page that is late, cut off, too large or unreadable.
     """
     try:
         with closing(_DeadlineConnection(url, deadline)) as connection:

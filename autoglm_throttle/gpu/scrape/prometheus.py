@@ -27,9 +27,8 @@ TIMESTAMP_METRICS: Final = (
     "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
     "DCGM_FI_DEV_FB_USED",
 )
-"""Metrics of which at least one is enabled everywhere. All numbers of a device come with one scrape, so one
-of them dates the row. ``timestamp()`` drops the name, so a query for all of them would return each device
-repeatedly, which the server rejects.
+"""Metrics of which at least one is enabled everywhere: one dates all numbers of a device. ``timestamp()``
+drops the name, so the server rejects a query for all of them: it would return each device repeatedly.
 """
 
 

@@ -15,9 +15,7 @@ from autoglm_throttle.settings.groups.gpu import ScrapeUrl
 from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 TIMEOUT_S: Final = 2.0
-"""Limit of one reading, all queries together. It is shorter than the 3 s after which a sample is stale, so
-that a hung server is reported before its numbers expire.
-"""
+"""Limit of one reading, all queries together: a hang is reported before its numbers expire, after 3 s."""
 
 DEFAULT_PATH: Final = "/metrics"
 
@@ -176,6 +174,4 @@ _KINDS: Final[Mapping[str, tuple[Callable[[_ScrapeRun], _ScrapeResult], float]]]
     "vllm": (_read_engine, 0.2),
     "sglang": (_read_engine, 0.2),
 }
-"""Kind -> reader, and the shortest interval. An exporter collects every 30 s by default. It is still read
-each second: a new measurement then appears within a second, and costs the exporter one page.
-"""
+"""Kind -> reader, and the shortest interval: new numbers of an exporter appear within a second."""

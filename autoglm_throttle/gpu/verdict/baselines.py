@@ -58,9 +58,7 @@ class WindowMean:
 class PowerBaseline:
     """Idle and busy power of one device: the lowest mean of ten idle seconds, the highest of ten busy ones.
 
-    The limit is a poor measure of a device that draws 25 % of it while idle, or never more than 60 %. A
-    device that is never idle would otherwise take its lightest load for idleness, and 65 % of the limit for a
-    hang.
+    The limit is a poor measure of a device that draws 25 % of it while idle, or never more than 60 %.
     """
 
     def __init__(self) -> None:
