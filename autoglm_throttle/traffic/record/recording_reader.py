@@ -54,6 +54,12 @@ class RecordingProblems:
         if len(self.messages) < MAX_PROBLEMS_SHOWN:
             self.messages.append(f"{place}: {problem}")
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return self.count
+
     def lines(self) -> list[str]:
         """Format the first problems, and the number of the others."""
         more = self.count - len(self.messages)
