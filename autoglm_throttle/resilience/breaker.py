@@ -32,6 +32,7 @@ from autoglm_throttle.types import (
     ProbeLease,
     RemoteBreakerState,
     SlowCallMode,
+    build_rejection,
 )
 
 MAX_RETRY_AFTER_S: Final = 300.0
@@ -382,4 +383,5 @@ class Breaker:
     def _reject(
         self, state: BreakerState, cause: BreakerCause, after_s: float = 0.0, *, lease_wanted: bool = False
     ) -> GuardRejection:
-        return GuardRejection(self.name, state, cause, after_s, self._stats.last_failure, lease_wanted)
+        last_failure = self._stats.last_failure
+        return build_rejection(self.machine.name, state, cause, after_s, last_failure, lease_wanted)

@@ -130,6 +130,34 @@ class GuardRejection:
     """The caller may make the call if it gets the fleet's lease for the probe call."""
 
 
+class _RejectionDraft(GuardRejection):
+    """A rejection that is still mutable: a frozen one takes three times as long to build."""
+
+    __slots__ = ()
+    # Both, or attributes are set through Python.
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+    def __init__(self) -> None:
+        pass
+
+
+def build_rejection(
+    name: str, state: BreakerState, cause: BreakerCause, after_s: float, last_failure: str, lease_wanted: bool
+) -> GuardRejection:
+    """Build a rejection: it is most of the cost of a call while a breaker admits none."""
+    draft = _RejectionDraft()
+    draft.name = name  # type: ignore[misc]
+    draft.state = state  # type: ignore[misc]
+    draft.cause = cause  # type: ignore[misc]
+    draft.retry_after_s = after_s  # type: ignore[misc]
+    draft.last_failure = last_failure  # type: ignore[misc]
+    draft.lease_wanted = lease_wanted  # type: ignore[misc]
+    # Both classes have the same slots, so the assignment is legal and freezes the instance.
+    draft.__class__ = GuardRejection  # type: ignore[assignment]
+    return draft
+
+
 class GuardRejected(ThrottleError):
     """Raised by every form of a guard: the call was rejected, and no fallback answered.
 
