@@ -23,9 +23,9 @@ except ImportError:
 from autoglm_throttle.resilience.http.body import (
     AsyncGuardedBody,
     GuardedBody,
-    StepLimits,
     await_in_time,
     fallback_response,
+    limit_steps,
 )
 from autoglm_throttle.resilience.http.call import HttpCall, TransportRejected
 
@@ -135,9 +135,10 @@ class GuardTransport(_TransportBase, httpx.BaseTransport):
         return drive_sync(self._serve(request))
 
     def _send(self, call: HttpCall) -> httpx.Response:
-        limits = StepLimits(call.request, call.circuit.timeout_s, call.circuit.stream_idle_s)
-        response = self._inner.handle_request(limits.request)
-        limits.start_body()
+        circuit = call.circuit
+        request, start_body = limit_steps(call.request, circuit.timeout_s, circuit.stream_idle_s)
+        response = self._inner.handle_request(request)
+        start_body()
         return response
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import httpx
@@ -274,36 +275,28 @@ def build_response(answer: HttpAnswer, request: httpx.Request) -> httpx.Response
     )
 
 
-class StepLimits:
-    """Time limits of the steps of a synchronous call, since a blocked thread cannot be interrupted.
+def limit_steps(
+    request: httpx.Request, timeout_s: float | None, idle_s: float | None
+) -> tuple[httpx.Request, Callable[[], object]]:
+    """Limit the steps of a synchronous call, since a blocked thread cannot be interrupted.
 
-    They are set in the request that is sent, beside the caller's own; the shorter one counts.
+    The caller's own limits count if they are shorter. Return the request to send, and the function that
+    applies the limit of the body to each further read once the headers have arrived.
     """
-
-    __slots__ = ("_idle_s", "_limits", "_read_s", "request")
-
-    def __init__(self, request: httpx.Request, timeout_s: float | None, idle_s: float | None) -> None:
-        # This dict travels in the request, and `body` changes it once the headers have arrived.
-        own: dict[str, float | None] = dict(request.extensions.get("timeout") or {})
-        self._read_s = own.get("read")
-        self._idle_s = idle_s
-        self._limits = own
-        self.request: httpx.Request = request
-        if timeout_s is None and idle_s is None:
-            return
-        for step in ("connect", "read", "write", "pool"):
-            own[step] = _min_limit(own.get(step), timeout_s)
-        self.request = httpx.Request(
-            request.method,
-            request.url,
-            headers=request.headers,
-            stream=request.stream,
-            extensions={**request.extensions, "timeout": own},
-        )
-
-    def start_body(self) -> None:
-        """Apply the limit of the body to each further read; called when the headers have arrived."""
-        self._limits["read"] = _min_limit(self._read_s, self._idle_s)
+    if timeout_s is None and idle_s is None:
+        return request, lambda: None
+    own: dict[str, float | None] = dict(request.extensions.get("timeout") or {})
+    body_s = _min_limit(own.get("read"), idle_s)
+    for step in ("connect", "read", "write", "pool"):
+        own[step] = _min_limit(own.get(step), timeout_s)
+    limited = httpx.Request(
+        request.method,
+        request.url,
+        headers=request.headers,
+        stream=request.stream,
+        extensions={**request.extensions, "timeout": own},
+    )
+    return limited, partial(own.__setitem__, "read", body_s)
 
 
 def _min_limit(one_s: float | None, other_s: float | None) -> float | None:

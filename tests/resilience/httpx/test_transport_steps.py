@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from autoglm_throttle.resilience.http.body import StepLimits
+from autoglm_throttle.resilience.http.body import limit_steps
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from tests.resilience.httpx.guarded_calls import URL, Guarded, Parts, call
 
@@ -38,15 +38,15 @@ def test_the_shorter_limit_counts(
     read_s: float | None,
 ) -> None:
     request = httpx.Request("GET", URL, extensions={"timeout": dict.fromkeys(STEPS, own)})
-    steps = StepLimits(request, timeout_s, idle_s)
-    assert limits(steps.request) == until_headers
-    steps.start_body()
-    assert limits(steps.request) == [until_headers[0], read_s, *until_headers[2:]]
+    limited, start_body = limit_steps(request, timeout_s, idle_s)
+    assert limits(limited) == until_headers
+    start_body()
+    assert limits(limited) == [until_headers[0], read_s, *until_headers[2:]]
     assert limits(request) == [own] * 4
 
 
 def test_a_request_without_limits_of_its_own_has_the_guards() -> None:
-    assert limits(StepLimits(httpx.Request("GET", URL), 2.0, None).request) == [2.0] * 4
+    assert limits(limit_steps(httpx.Request("GET", URL), 2.0, None)[0]) == [2.0] * 4
 
 
 def test_the_body_has_its_own_limit_from_the_headers_on() -> None:
