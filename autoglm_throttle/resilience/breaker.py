@@ -46,6 +46,7 @@ _CLOSED: Final = BreakerState.CLOSED
 _OPEN: Final = BreakerState.OPEN
 _HALF_OPEN: Final = BreakerState.HALF_OPEN
 _RAMPING: Final = BreakerState.RAMPING
+_UNBOUNDED: Final = math.inf
 
 
 class FastPath:
@@ -109,7 +110,7 @@ class Breaker:
         self.counts: _CallCounts = _CallCounts()
         self.known_version: int = -1  # version of the newest state of the fleet that was applied
         self.probes: HalfOpenProbes = HalfOpenProbes(settings)
-        self._max_in_flight: float = settings.max_in_flight or math.inf
+        self._max_in_flight: float = settings.max_in_flight or _UNBOUNDED
         self._stats = FailureStats(settings)
         self._ramp = RampUp(settings.ramp, settings.ramp_step_s)
         self._start_generation()
@@ -166,16 +167,18 @@ class Breaker:
 
     def record(self, permit: GuardPermit, outcome: Outcome, now: float) -> None:
         """Record the outcome of a call; only count it as stale if its permit no longer holds."""
-        state, serial, counts = self.machine.state, permit.serial, self.counts
-        if permit.generation != self.machine.generation:
+        machine, serial, counts = self.machine, permit.serial, self.counts
+        state = machine.state
+        if permit.generation != machine.generation:
             # Permits of negative generations are never counted (`UNRECORDED_PERMIT`), so they are not stale.
             counts.stale_results += permit.generation >= 0
         elif state is _HALF_OPEN and self.probes.release(serial):
             self._finish_probe(outcome, now)
         elif (state is _CLOSED or state is _RAMPING) and (
-            serial in counts.in_flight or (not serial and self._max_in_flight == math.inf)
+            serial in counts.in_flight if serial else self._max_in_flight is _UNBOUNDED
         ):
-            counts.in_flight.discard(serial)
+            if serial:
+                counts.in_flight.remove(serial)
             self._count_result(outcome, now)
         elif state is not BreakerState.DISABLED and state is not BreakerState.FORCED_OPEN:
             counts.stale_results += 1
@@ -301,7 +304,7 @@ class Breaker:
                 self._transition(BreakerEvent.RAMP_DONE, now)
             elif not self._ramp.admit(now):
                 return self._reject(_RAMPING, BreakerCause.RAMP)
-        if self._max_in_flight == math.inf:
+        if self._max_in_flight is _UNBOUNDED:
             return self.fast.shared_permit
         serial = counts.next_serial()
         counts.in_flight.add(serial)
@@ -373,7 +376,7 @@ class Breaker:
         machine, fast = self.machine, self.fast
         fast.shared_permit = GuardPermit(machine.generation)
         fast.success_is_noop = self._stats.success_is_noop
-        needs_no_check = not machine.metrics_only and self._max_in_flight == math.inf
+        needs_no_check = not machine.metrics_only and self._max_in_flight is _UNBOUNDED
         fast.permit = fast.shared_permit if machine.state is _CLOSED and needs_no_check else None
 
     def _open_rejection(self, now: float) -> GuardRejection:
