@@ -7,11 +7,9 @@ disk, too, so the share of time spent waiting for it is reported beside it, if p
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import os
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 MIN_INTERVAL_S: Final = 0.5
@@ -43,7 +41,7 @@ class HostSampler:
     ) -> None:
         self._average = average if average is not None else getattr(os, "getloadavg", None)
         self._cores = cores if cores is not None else os.cpu_count()
-        self._cpu_times = cpu_times or _cpu_times
+        self._cpu_times = cpu_times
         self._last: tuple[float, float] | None = None
         self._newest = HostStats(None, None)
         self._due_s = -math.inf
@@ -66,7 +64,8 @@ class HostSampler:
             return None
 
     def _iowait(self) -> float | None:
-        times = self._cpu_times()
+        read = self._cpu_times or _cpu_times_of_psutil()
+        times: Any = read() if read else None
         last, self._last = self._last, None
         if not hasattr(times, "iowait"):
             return None
@@ -78,14 +77,11 @@ class HostSampler:
         return waited / total if 0 <= waited <= total and total else None
 
 
-def _cpu_times() -> Any:  # noqa: ANN401 - psutil is optional
-    psutil = _psutil()
-    return None if psutil is None else psutil.cpu_times()
-
-
 @functools.cache
-def _psutil() -> ModuleType | None:
+def _cpu_times_of_psutil() -> Callable[[], Any] | None:
     try:
-        return importlib.import_module("psutil")
+        import psutil
     except ImportError:
         return None
+    cpu_times: Callable[[], Any] = psutil.cpu_times
+    return cpu_times

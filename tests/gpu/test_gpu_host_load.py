@@ -60,7 +60,7 @@ def test_system_without_iowait_is_unknown() -> None:
 
 
 def test_without_psutil_iowait_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_psutil", lambda: None)
+    monkeypatch.setattr(host, "_cpu_times_of_psutil", lambda: None)
     sampler = HostSampler(average, 8)
     assert [sampler.read(), sampler.read()] == [HostStats(0.75, None)] * 2
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from autoglm_throttle.types import GpuView, ServiceStats
+from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
 
 WINDOW_S: Final = 10.0
 """Shortest window: the time without progress that makes a stall."""
@@ -268,15 +268,17 @@ def _engines(view: GpuView) -> tuple[float, int | None] | None:
     newest_s = view.engines_at_s
     if not view.engines or newest_s is None:
         return None
-    reporting = [
-        row
-        for row in view.devices
-        if row.tokens_per_s is not None and row.kind == "engine" and row.health != "lost"
-        # As for devices: an engine this much older than the newest is ignored.
-        if newest_s - (row.taken_at_s - row.age_s) <= max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
-    ]
+    reporting = [row for row in view.devices if row.tokens_per_s is not None and _is_recent(row, newest_s)]
     if not reporting:
         return None
     running = [row.running for row in reporting if row.running is not None]
     per_s = math.fsum(row.tokens_per_s or 0.0 for row in reporting)
     return per_s, sum(running) if len(running) == len(reporting) else None
+
+
+def _is_recent(row: GpuSample, newest_s: float) -> bool:
+    """As for devices: an engine much older than the newest is ignored."""
+    stale_s = max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
+    return (
+        row.kind == "engine" and row.health != "lost" and newest_s - (row.taken_at_s - row.age_s) <= stale_s
+    )
