@@ -92,18 +92,13 @@ class RedisClients:
     def close_current(self) -> None:
         """Close all clients, each in its own loop; from any thread, without waiting."""
         while self._entries:
-            try:
+            # Another thread took the last one, or the loop is closed already.
+            with contextlib.suppress(KeyError, RuntimeError):
                 _, (loop, _, closer) = self._entries.popitem()
-            except KeyError:  # another thread took the last one
-                return
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(self._close, loop, closer)
 
     def sync(self, timeout_s: float) -> SyncClient:
-        """Create a synchronous client of one connection, without retries; the caller closes it.
-
-        A connection, and a reply, may take ``timeout_s``.
-        """
+        """Create a client of one connection, without retries, for a thread, which closes it."""
         if self.url is None:
             raise ValueError("there is no URL to make a synchronous client from")
         return _sync_client(self.url, timeout_s)
@@ -133,10 +128,7 @@ class RedisClients:
 class SyncScript:
     """Runs one script, counts its calls, and opens a new connection after each failure.
 
-    Args:
-        connect: creates a synchronous client without retries. It is called by the thread, at the first call.
-        text: the script.
-        rights: commands that the server must permit.
+    The thread calls ``connect`` at the first call; ``rights`` are commands that the server must permit.
     """
 
     def __init__(self, connect: Callable[[], SyncClient], text: str, rights: str = "") -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 import anyio
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle._runtime.worker import JOIN_S, Worker
+from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.limiting.decisions import rate_rejection, seconds_until
 from autoglm_throttle.store.client import SyncClient, SyncScript
 from autoglm_throttle.store.health import HealthState, OutageLog, StoreHealth
@@ -47,7 +47,6 @@ TIMEOUT_S: Final = 0.25
 """For the client's connection and replies. No decision waits for it; it frees the thread."""
 
 PROBE_S: Final = 1.0
-"""A lost store is probed once a second."""
 
 MAX_MISSED_BEATS: Final = 3
 """Missed heartbeats after which the others count a process as dead."""
@@ -290,6 +289,8 @@ class FleetSync:
         leases.wake = self._worker.wake
         self.start: Callable[[], None] = self._worker.start
         """Starts the thread unless it runs; returns at once. Also after `stop`."""
+        self.stop: Callable[..., None] = self._worker.stop
+        """Returns unspent tokens, leaves the fleet, and ends the thread; one that hangs is left behind."""
         self.stop_with: Callable[[object], None] = self._worker.stop_with
         """Stops the thread when the given owner is collected."""
 
@@ -307,10 +308,6 @@ class FleetSync:
         """Return the state and the counts."""
         script = self.member.script
         return FleetView(self.leases.members, self.leases.is_up, script.calls, script.failures)
-
-    def stop(self, join_s: float = JOIN_S) -> None:
-        """Return unspent tokens, leave the fleet, and end the thread; one that hangs is left behind."""
-        self._worker.stop(join_s)
 
     async def ensure(self, demand: Demand) -> None:
         """Wait, without the lock, until the leases can decide on a demand; 50 ms at most."""
