@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.work_class import QUIET
+from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Outcome
 from tests.limiting.measured_limiters import (
     HIGH,
@@ -236,3 +238,15 @@ def test_a_pause_with_a_clock_that_goes_back_is_no_negative_time() -> None:
     tested.release(one, Outcome.SUCCESS, 2.0)
     assert one.work_class.total_s == 0.0
     assert tested.period.starts_s == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("limited", "lowered"), [(True, False), (False, True)])
+def test_the_first_limit_falls_with_the_first_objective_unless_it_was_reached(
+    limited: bool, lowered: bool
+) -> None:
+    tested = AdaptiveConcurrencyLimiter(ConcurrencySettings(), 0.0, memory_target=0.92)
+    work_class, period = tested.work_classes[""], tested.period
+    work_class.learned_slo_s, work_class.done, work_class.total_s = 2.0, 64, 6.4
+    period.ended, period.done, period.limited = [work_class], 64, limited
+    tested.close_period(10.0)
+    assert (tested.limit == 16.0) is lowered

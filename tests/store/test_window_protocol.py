@@ -112,6 +112,16 @@ def test_settlements_name_stamps(wire: WindowProtocol) -> None:
     assert wire.encode([more])[1] == [*policies, -2, 1, 5, 77, 2, 5, 88]
 
 
+def test_only_an_admission_without_a_receiver_is_undone(wire: WindowProtocol) -> None:
+    ask, admitted = wire.build_check([charge(units=2)]), [1, 98, 0, 60, 77]
+    undone = wire.undo(ask, admitted)
+    assert undone is not None
+    assert wire.encode([undone]) == wire.encode([wire.build_refund(ask, admitted)])
+    assert wire.undo(ask, [0, 0, 5, 60, 77]) is None, "a rejection has spent nothing"
+    assert wire.undo(undone, admitted) is None, "nor has a refund"
+    assert wire.undo(wire.build_check([charge(units=0)]), admitted) is None, "nor a look"
+
+
 def test_a_settlement_ends_the_short_form(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge()])
     back = wire.build_refund(ask, [1, 99, 0, 60, 77])
