@@ -87,6 +87,8 @@ __all__ = [
     "mark",
 ]
 
+# The public names by module. A module is imported when one of its names is first used (PEP 562): the pytest
+# plugin of this package is registered in every environment, and importing everything took 0.5 s of CPU.
 _MODULES: Final = {
     "admission.permit": "Permit Rejection",
     "admission.snapshot": "Snapshot",
@@ -101,8 +103,6 @@ _MODULES: Final = {
         "ProviderMisconfigured ProviderUnavailable Reason Rejected TelemetryState ThrottleError UserLimit"
     ),
 }
-"""The public names by module. A module is imported when one of its names is first used (PEP 562): the pytest
-plugin of this package is registered in every environment, and importing everything took 0.5 s of CPU."""
 
 
 if not TYPE_CHECKING:  # a type checker reports an unknown name

@@ -16,20 +16,20 @@ from autoglm_throttle.settings import Problem
 # silently.
 LOGGER = logging.getLogger("autoglm_throttle")
 
+# Seconds between two lines of one kind: under load a fault repeats with each call.
 LOG_INTERVAL_S: Final = 30.0
-"""Seconds between two lines of one kind: under load a fault repeats with each call."""
 
 MOST_SOURCES: Final = 3  # named in an event; a view may have many
 MOST_CHARACTERS: Final = 60  # of one setting in the text of the first event; its keys have the full value
 _LIMITS: Final = frozenset({"policy", "rate_high_rps", "rate_mid_rps", "rate_low_rps", "user_limit"})
 
+# Devices with an event each for one change of the view; above it one event has their number. A large host has
+# 16. An exporter that renames its devices at every reading would otherwise fill the disk.
 MAX_DEVICE_EVENTS: Final = 16
-"""Devices with an event each for one change of the view; above it one event has their number. A large host
-has 16. An exporter that renames its devices at every reading would otherwise fill the disk."""
 
 _WARNED: Final = (t.GpuCondition.DEGRADED, t.GpuCondition.THROTTLED, t.GpuCondition.STARVED)
+# Verdicts that are logged, with their level. A lost GPU has an event of its own.
 FAULTS: Final = {t.GpuCondition.STALLED: logging.ERROR} | dict.fromkeys(_WARNED, logging.WARNING)
-"""Verdicts that are logged, with their level. A lost GPU has an event of its own."""
 
 
 @dataclass(frozen=True, slots=True)

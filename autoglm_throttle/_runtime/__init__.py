@@ -14,8 +14,8 @@ T = TypeVar("T")
 DISTRIBUTION: Final = "autoglm-throttle"
 
 BACKOFF_FIRST_S: Final = 1.0
+# Pauses after failures in a row: 1, 2, 4 ... 60 s. Initialising a driver can cost seconds of CPU.
 BACKOFF_MAX_S: Final = 60.0
-"""Pauses after failures in a row: 1, 2, 4 ... 60 s. Initialising a driver can cost seconds of CPU."""
 
 
 def backoff_s(nth: int) -> float:

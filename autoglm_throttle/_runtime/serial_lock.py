@@ -33,19 +33,18 @@ class SerialLock:
 
     def __init__(self) -> None:
         self._open()
+        # Actions that run, without the lock, when a thread has left it: wake-ups and deferred actions.
         self.pending: deque[Callable[[], object]] = deque()
-        """Actions that run, without the lock, when a thread has left it: wake-ups and deferred actions."""
         _LOCKS.add(self)
 
     def _open(self) -> None:
         lock = RLock()
-        self._draining = Lock()
-        """Held by the thread that runs pending actions."""
+        self._draining = Lock()  # Held by the thread that runs pending actions
         self.acquire: Callable[[], bool] = lock.acquire
         self.release: Callable[[], None] = lock.release
         # Private, but threading.Condition relies on it, too; counting owners here would cost a frame a call.
+        # Return whether the calling thread holds the lock.
         self.is_held: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
-        """Return whether the calling thread holds the lock."""
 
     def __enter__(self) -> None:
         self.acquire()

@@ -8,11 +8,10 @@ from contextlib import suppress
 
 import anyio
 
+# Seconds before disconnect detection starts: most waits are shorter, and detection doubles their cost.
 DISCONNECT_WATCH_DELAY_S = 0.05
-"""Seconds before disconnect detection starts: most waits are shorter, and detection doubles their cost."""
 
-DisconnectWait = Callable[[], Awaitable[None]]
-"""Awaitable that ends when the client has disconnected."""
+DisconnectWait = Callable[[], Awaitable[None]]  # Awaitable that ends when the client has disconnected
 
 
 class AsyncioWakeup:
@@ -118,8 +117,8 @@ class TrioWakeup:
         return left
 
 
+# The wake-up of one waiter; setting it again, or after its loop has ended, does nothing.
 Wakeup = AsyncioWakeup | TrioWakeup
-"""The wake-up of one waiter; setting it again, or after its loop has ended, does nothing."""
 
 
 def new_wakeup() -> Wakeup:

@@ -15,8 +15,8 @@ from typing import Final
 from autoglm_throttle._runtime import backoff_s
 from autoglm_throttle._runtime.serial_lock import SerialLock
 
+# Longest wait in seconds for the end of a thread; one in a call that hangs is left behind.
 JOIN_S: Final = 1.0
-"""Longest wait in seconds for the end of a thread; one in a call that hangs is left behind."""
 HEALTHY_RUN_S: Final = 60.0  # a thread that ran as long as the longest pause begins with the shortest again
 WAIT_MAX_S: Final = 3600.0  # waiting functions reject durations above some hundred years
 
@@ -60,8 +60,8 @@ class Worker:
         # Its `put` may be called in the midst of another one; the `set` of an Event may not.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._restart = _RestartTimes(clock)
+        # Whether the thread should not run: before `start` and after `stop`. A long step may poll it.
         self.is_stopping: bool = True
-        """Whether the thread should not run: before `start` and after `stop`. A long step may poll it."""
 
     @property
     def is_alive(self) -> bool:

@@ -17,14 +17,13 @@ from autoglm_throttle.events import EventQueue, gpu_view_events, objective_learn
 from autoglm_throttle.gpu.monitor import GpuMonitor
 from autoglm_throttle.types import ControlState, GpuSample, GpuView, LimiterReport, Outcome, ServiceStats
 
+# Factor between the learned objective and the first one from which an event reports it.
 LEARNED_SLO_CHANGE = 1.5
-"""Factor between the learned objective and the first one from which an event reports it."""
 
+# Longest time between two looks at a learned objective that was not reported yet, while requests arrive.
 OBJECTIVE_CHECK_S = 10.0
-"""Longest time between two looks at a learned objective that was not reported yet, while requests arrive."""
 
-SWEPT_PER_SAMPLE = 100
-"""Users checked for idleness with each GPU sample: tens of microseconds under the lock."""
+SWEPT_PER_SAMPLE = 100  # Users checked for idleness with each GPU sample: tens of microseconds under the lock
 
 
 class ControlLoop:
@@ -52,14 +51,11 @@ class ControlLoop:
         wakes_samplers: bool,
     ) -> None:
         self.controller: Controller = controller
-        self.gpu_view: GpuView | None = None
-        """The newest view of the devices."""
-        self.sampled_wall_s: float | None = None
-        """Unix time of the newest sample."""
+        self.gpu_view: GpuView | None = None  # The newest view of the devices
+        self.sampled_wall_s: float | None = None  # Unix time of the newest sample
+        # Whether the control state is kept up to date; otherwise each request asks for the start.
         self.is_sampling: bool = False
-        """Whether the control state is kept up to date; otherwise each request asks for the start."""
-        self.after_sample: Callable[[], object] | None = None
-        """Called after each sample, without the lock."""
+        self.after_sample: Callable[[], object] | None = None  # Called after each sample, without the lock
         self._admission = admission
         self._parts = admission.parts
         self._settlement = admission.parts.settlement
@@ -67,12 +63,11 @@ class ControlLoop:
         self.events: EventQueue = events
         self._wakes_samplers = wakes_samplers
         limits = self._settlement.limiter.view(self._clock())
+        # Objective until one is learned; None: one is set, or the event that it was learned was queued.
         self._first_slo_s: float | None = limits.slo_s if limits.slo_learned else None
-        """Objective until one is learned; None: one is set, or the event that it was learned was queued."""
-        self._memory_s = -math.inf
-        """When the memory last passed to the limiter was measured."""
+        self._memory_s = -math.inf  # When the memory last passed to the limiter was measured
+        # Source name -> number of requests admitted at its newest reading.
         self._admitted_by_source: dict[str, int] = {}
-        """Source name -> number of requests admitted at its newest reading."""
         self.monitor: GpuMonitor = make_monitor(self)
         if not self.monitor.has_sources:
             now = self._clock()

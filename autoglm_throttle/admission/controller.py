@@ -21,8 +21,7 @@ from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Reas
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
 
-ADMITTED: Final = Decision(True, Reason.OK)
-"""The decision where no user limit applies."""
+ADMITTED: Final = Decision(True, Reason.OK)  # The decision where no user limit applies
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
@@ -48,8 +47,8 @@ class AdmissionController:
         dry_run: bool = False,
     ) -> None:
         self.parts: AdmissionParts = parts
+        # Whether the rates belong to a fleet: then await `ensure_lease` before `try_admit`.
         self.has_leases: bool = parts.fleet is not None
-        """Whether the rates belong to a fleet: then await `ensure_lease` before `try_admit`."""
         self._settlement = parts.settlement
         self._clock = parts.settlement.clock
         self._lock = parts.settlement.lock
@@ -61,17 +60,15 @@ class AdmissionController:
         self._events = events
         self._dry_run = dry_run
         self._verdicts: Verdicts = Verdicts(parts, events, dry_run=dry_run)
+        # Gives the holders of tickets their results.
         self.tickets: TicketWaiter = TicketWaiter(parts.settlement, self._verdicts)
-        """Gives the holders of tickets their results."""
+        # Runs pending wake-ups, polls the store, writes log events; call it after leaving the lock.
         self.flush: Callable[[], None] = self._verdicts.flush
-        """Runs pending wake-ups, polls the store, writes log events; call it after leaving the lock."""
         self._refresh = refresh
+        # When a request must refresh the control state; at once while sampling is stopped.
         self.refresh_due_s: float = -math.inf
-        """When a request must refresh the control state; at once while sampling is stopped."""
-        self.control_state: ControlState = control_state
-        """The newest one."""
-        self._budget_active = False
-        """Whether all classes share one budget beside their own rates."""
+        self.control_state: ControlState = control_state  # The newest one
+        self._budget_active = False  # Whether all classes share one budget beside their own rates
 
     # Arrival
 

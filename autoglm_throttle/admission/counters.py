@@ -7,32 +7,28 @@ from dataclasses import dataclass
 
 from autoglm_throttle.types import Outcome, Priority, Reason
 
+# Rejections that a fallback may replace. A rejection by the user-limit store is not: that mode must count
+# every admitted request.
 REPLACEABLE = (Reason.GPU, Reason.QUEUE, Reason.BREAKER)
-"""Rejections that a fallback may replace. A rejection by the user-limit store is not: that mode must count
-every admitted request.
-"""
 
+# OpenTelemetry's buckets for HTTP durations, with 2 s (the alert threshold must be an edge) and longer ones
+# for inference.
 DURATION_BUCKETS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0),
     *(2.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
 )
-"""OpenTelemetry's buckets for HTTP durations, with 2 s (the alert threshold must be an edge) and longer ones
-for inference.
-"""
 
-ODDITIES = (
+ODDITIES = (  # Names of handled and counted oddities: a closed set, also the metric label
     *("behind_proxy", "identify_failed", "disconnected_in_queue", "malformed_deadline"),
     *("malformed_scope", "unknown_priority", "body_timeout", "slow_reader"),
 )
-"""Names of handled and counted oddities: a closed set, also the metric label."""
 
 
 @dataclass(frozen=True, slots=True)
 class DurationCounts:
     """One histogram at the time of the snapshot."""
 
-    counts: tuple[int, ...]
-    """One more than `DURATION_BUCKETS_S`; not cumulative."""
+    counts: tuple[int, ...]  # One more than `DURATION_BUCKETS_S`; not cumulative
     total_s: float
 
 
@@ -67,8 +63,8 @@ class PriorityCounters:
         self.admitted: int = 0
         self.rejected: dict[Reason, int] = {reason: 0 for reason in Reason if reason is not Reason.OK}
         self.would_reject: dict[Reason, int] = self.rejected.copy()
+        # Answered by a fallback instead of a permit.
         self.degraded: dict[Reason, int] = dict.fromkeys(REPLACEABLE, 0)
-        """Answered by a fallback instead of a permit."""
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.durations: DurationHistogram = DurationHistogram()
         self.queue_time: DurationHistogram = DurationHistogram()
@@ -87,8 +83,8 @@ class Counters:
     def __init__(self) -> None:
         self.classes: tuple[PriorityCounters, ...] = tuple(PriorityCounters() for _ in Priority)
         self.exempt: int = 0
+        # Streamed chunks. Counted without the lock: of two concurrent increments one may be lost.
         self.chunks: int = 0
-        """Streamed chunks. Counted without the lock: of two concurrent increments one may be lost."""
         self.stale_results: int = 0
         self.oddities: dict[str, int] = dict.fromkeys(ODDITIES, 0)
 

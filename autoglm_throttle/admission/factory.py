@@ -43,15 +43,13 @@ class AdmissionParts:
 
     settlement: Settlement
     buckets: PriorityBuckets | LeasedBuckets
+    # The buckets, behind the check of the memory quotas if there are any.
     rate_limiter: PriorityBuckets | LeasedBuckets | QuotaCheck
-    """The buckets, behind the check of the memory quotas if there are any."""
     shared_budget: SharedBudget
     user_limits: UserLimits | SharedUserLimits
     quota: Quota | None
-    fleet: FleetSync | None
-    """Renews the leases of the buckets; None: the rates are local to this process."""
-    store: StoreMonitor | None
-    """Monitors the shared store of user limits; None: they are kept in memory."""
+    fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
+    store: StoreMonitor | None  # Monitors the shared store of user limits; None: they are kept in memory
 
 
 def admission_parts(

@@ -51,12 +51,9 @@ class Permit:
         self._settlement = settlement
         self.demand: Demand = demand
         self.decision: Decision = decision
-        self.arrived_s: float = arrived_s
-        """When admission was requested."""
-        self.admitted_s: float = admitted_s
-        """When it was admitted; the difference is its queue time."""
-        self.started_s: float = admitted_s
-        """As ``admitted_s``, later by the time of its pauses."""
+        self.arrived_s: float = arrived_s  # When admission was requested
+        self.admitted_s: float = admitted_s  # When it was admitted; the difference is its queue time
+        self.started_s: float = admitted_s  # As ``admitted_s``, later by the time of its pauses
         self.work_class: WorkClass = work_class
         self.slot: int = slot
         self.settled: bool = False

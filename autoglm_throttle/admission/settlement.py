@@ -9,8 +9,8 @@ from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.work_class import WorkClass
 from autoglm_throttle.types import Clock, Demand, Outcome
 
+# Before Python 3.12 reading a member from its class costs as much as a dictionary look-up.
 _NEUTRAL = Outcome.NEUTRAL
-"""Before Python 3.12 reading a member from its class costs as much as a dictionary look-up."""
 
 
 class Settlement:
@@ -31,8 +31,8 @@ class Settlement:
         self.lock: SerialLock = lock
         self.limiter: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit = limiter
         self.counters: Counters = Counters()
+        # Tickets that became ready or expired and have no waker; returned by `Throttle.called`.
         self.unclaimed: list[Ticket] = []
-        """Tickets that became ready or expired and have no waker; returned by `Throttle.called`."""
 
     def call_ready(self, now: float) -> None:
         """Give free slots to queued tickets, and expire the ones that waited too long.

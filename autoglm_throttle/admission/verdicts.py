@@ -29,14 +29,12 @@ class Verdicts:
     """
 
     def __init__(self, parts: AdmissionParts, events: EventQueue, *, dry_run: bool) -> None:
-        self.permit: Callable[..., Permit] = Permit
-        """Makes a permit, with the arguments of `Permit`."""
+        self.permit: Callable[..., Permit] = Permit  # Makes a permit, with the arguments of `Permit`
         if parts.quota is not None:
             from autoglm_throttle.admission.quota_check import QuotaPermit
 
             self.permit = partial(QuotaPermit, parts.quota)
-        self.dry_run: bool = dry_run
-        """Whether rejections are only counted."""
+        self.dry_run: bool = dry_run  # Whether rejections are only counted
         self.events: EventQueue = events
         self._settlement = parts.settlement
         self._lock = parts.settlement.lock

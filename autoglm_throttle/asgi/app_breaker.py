@@ -150,8 +150,8 @@ class AppBreaker:
             await send_answer(answer, scope, send)
 
 
+# Decision under which a request is counted if a degradation level answered instead of the app.
 DEGRADED_DECISION = Decision(False, Reason.GPU, "gpu:degraded", "gpu")
-"""Decision under which a request is counted if a degradation level answered instead of the app."""
 
 
 class AppBreakerPath:

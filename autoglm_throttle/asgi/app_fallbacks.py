@@ -34,8 +34,8 @@ class AppFallbacks:
     def __init__(self, executor: FeatureExecutor, clock: Clock) -> None:
         self.executor: FeatureExecutor = executor
         self.name: str = executor.feature.name
+        # Rate-limited log of the app errors that a fallback would otherwise hide.
         self.log: RateLimitedLogger = RateLimitedLogger(self.name, clock)
-        """Rate-limited log of the app errors that a fallback would otherwise hide."""
 
     def cache_request(self, scope: Scope) -> CacheRequest | None:
         """Build the cache request of a scope; None if it is not cacheable or the scope is broken."""
@@ -112,8 +112,8 @@ def _sized(answer: HttpAnswer, kind: FallbackKind, cause: str) -> HttpAnswer:
     return mark_degraded(answer if sized else answer.with_header(length), kind, cause)
 
 
+# Outcomes after which a response may be cached.
 CACHEABLE_OUTCOMES = frozenset({Outcome.SUCCESS, Outcome.SLOW})
-"""Outcomes after which a response may be cached."""
 
 
 class FallbackResponder:

@@ -25,31 +25,29 @@ from autoglm_throttle.settings.field_types import parse_quantity
 from autoglm_throttle.types import Clock, Demand, Priority, SlotUse, WebSocketMode
 from autoglm_throttle.types.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
 
+# Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed.
 MAX_VALUE_BYTES = 8192
-"""Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed."""
 
+# Characters of a peer that count. An address has 45, but a server behind a proxy may pass on any client text,
+# and the caches must stay bounded.
 MAX_PEER_CHARS = 128
-"""Characters of a peer that count. An address has 45, but a server behind a proxy may pass on any client
-text, and the caches must stay bounded.
-"""
 
+# Seconds between two log lines about a failing ``identify``, which may fail at each request.
 WARNING_INTERVAL_S = 60.0
-"""Seconds between two log lines about a failing ``identify``, which may fail at each request."""
 
+# Header that requests a cheaper variant of the model; read if the service has labels for them.
 PRECISION_HEADER = b"x-precision"
-"""Header that requests a cheaper variant of the model; read if the service has labels for them."""
 
+# Common spellings of a priority, the empty one included. Any other text is parsed separately.
 KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
-"""Common spellings of a priority, the empty one included. Any other text is parsed separately."""
 
+# Transfer of a request: complete with its head; with a body; of a route that declares streams; a websocket
+# that holds a slot.
 PLAIN, BODY, STREAM, WEBSOCKET = range(4)
-"""Transfer of a request: complete with its head; with a body; of a route that declares streams; a websocket
-that holds a slot.
-"""
 
 _LENGTH, _ENCODING = b"content-length", b"transfer-encoding"
+# Versions of HTTP in which a body is announced by a field; None: the server does not tell.
 WITH_BODY_FIELDS = ("1.1", "1.0", None)
-"""Versions of HTTP in which a body is announced by a field; None: the server does not tell."""
 
 _BODY_FIELDS = frozenset((_LENGTH, _ENCODING))
 

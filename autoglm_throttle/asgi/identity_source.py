@@ -56,11 +56,10 @@ def require_synchronous(identify: F, variable: str, name: str) -> F:
     return identify
 
 
-REQUESTS = 1000
-"""Number of requests inspected after the start; then the result is final."""
+REQUESTS = 1000  # Number of requests inspected after the start; then the result is final
 
+# Share of all requests from one private address above which it is more likely a proxy than a caller.
 SHARE = 0.9
-"""Share of all requests from one private address above which it is more likely a proxy than a caller."""
 
 WARNING = (
     "nearly all requests come from one private address: the service is behind a proxy, "

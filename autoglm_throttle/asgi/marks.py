@@ -25,11 +25,10 @@ _PARAMETER = re.compile(r"\{([^}:]*)(?::([^}]*))?\}")
 _LITERAL = re.compile(r"[^{}*?#%\s]+")
 _MAX_LAYERS = 50
 
+# Walks along the routes; an app that keeps adding routes must not cost requests a walk for ever.
 MAX_WALKS = 64
-"""Walks along the routes; an app that keeps adding routes must not cost requests a walk for ever."""
 
-MAX_LEARNED = 1000
-"""Policies learned from responses, for the same reason."""
+MAX_LEARNED = 1000  # Policies learned from responses, for the same reason
 
 E = TypeVar("E", bound=Callable[..., Any])
 
@@ -115,8 +114,7 @@ class Marks:
         self._learned: list[MarkPolicy] = []
         self._withdrawn: set[str] = set()
         self._walks = 0
-        self.has_marks: bool = False
-        """Whether any policy comes from a mark."""
+        self.has_marks: bool = False  # Whether any policy comes from a mark
         self._walk()
 
     def check(self, scope: Mapping[str, Any], path: str, root_path: str) -> None:

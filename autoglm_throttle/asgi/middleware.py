@@ -40,14 +40,13 @@ if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker import AppBreakerPath
 
 
-TRY_AGAIN_LATER = 1013
-"""WebSocket close code (IANA registry, RFC 6455): the server is overloaded."""
+TRY_AGAIN_LATER = 1013  # WebSocket close code (IANA registry, RFC 6455): the server is overloaded
 
+# Bytes of the reason in a close frame, RFC 6455 section 5.5; a guard's name may be longer.
 MAX_REASON_BYTES = 123
-"""Bytes of the reason in a close frame, RFC 6455 section 5.5; a guard's name may be longer."""
 
+# Longest wait at startup for a first sample of each source, if ``GPU_REQUIRED`` is set.
 FIRST_SAMPLE_TIMEOUT_S = 5.0
-"""Longest wait at startup for a first sample of each source, if ``GPU_REQUIRED`` is set."""
 
 CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
 
@@ -99,8 +98,8 @@ class ThrottleMiddleware:
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
         self._response_builder = ResponseBuilder(settings.responses)
+        # Gives slots back while requests wait for their clients.
         self.slot_watch: SlotWatch = SlotWatch(throttle)
-        """Gives slots back while requests wait for their clients."""
         self._exempt = frozenset(settings.callers.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
         if settings.quota.quotas:

@@ -14,13 +14,12 @@ import anyio
 
 from autoglm_throttle.asgi.scope import Message, Receive
 
+# Bytes of a body buffered while the request waits; beyond it nothing more is read until a slot is free.
 BUFFER_BYTES = 65_536
-"""Bytes of a body buffered while the request waits; beyond it nothing more is read until a slot is free."""
 
+# Bytes that each part counts beside its body, about the size of its message. Without it a client could use a
+# hundred times the memory by sending its body byte by byte, and any amount by sending empty parts.
 PART_OVERHEAD_BYTES = 256
-"""Bytes that each part counts beside its body, about the size of its message. Without it a client could use
-a hundred times the memory by sending its body byte by byte, and any amount by sending empty parts.
-"""
 
 DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 
@@ -42,8 +41,7 @@ class BufferedReceive:
         self._receive = receive
         self._buffered: deque[Any] = deque()
         self._buffered_bytes = 0
-        self._is_complete = False
-        """Whether only a disconnect may follow."""
+        self._is_complete = False  # Whether only a disconnect may follow
         self._pending: asyncio.Future[Any] | None = None
 
     async def disconnected(self) -> None:
@@ -137,8 +135,7 @@ class BegunCall:
         )
         self._pending: Any = None
         self.is_done: bool = False
-        self.result: Any = None
-        """Result of a call that is done."""
+        self.result: Any = None  # Result of a call that is done
         self._has_begun = not _is_in_trio()
         if not self._has_begun:
             return

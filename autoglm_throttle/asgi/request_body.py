@@ -39,8 +39,7 @@ class RequestBody(BufferedReceive):
         if is_stream:
             self._watched.timeout_s = math.inf
         self._on_timeout: Callable[[], Awaitable[None]] | None = None
-        self.timed_out: bool = False
-        """Whether the client has sent less than the least rate."""
+        self.timed_out: bool = False  # Whether the client has sent less than the least rate
 
     @property
     def is_disconnected(self) -> bool:

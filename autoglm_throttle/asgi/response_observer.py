@@ -56,12 +56,10 @@ class ResponseObserver:
         self._attribution = attribution
         self._send = send
         self._receive = receive
-        self.started_s: float = guard_state.clock()
-        """Monotonic."""
+        self.started_s: float = guard_state.clock()  # Monotonic
+        # Outcome of the request once it is known, also before the response is complete; None until then.
         self.outcome: Outcome | None = None
-        """Outcome of the request once it is known, also before the response is complete; None until then."""
-        self.started: bool = False
-        """Whether a message was sent."""
+        self.started: bool = False  # Whether a message was sent
         self.client_disconnected: bool = False
         self.settled: bool = False
 

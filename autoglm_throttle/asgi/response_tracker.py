@@ -13,19 +13,17 @@ from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStr
 from autoglm_throttle.resilience.fallback import DegradedAnswer, degraded_answers
 from autoglm_throttle.types import Outcome
 
-SWITCHING_PROTOCOLS = 101
-"""The status of an accepted websocket."""
+SWITCHING_PROTOCOLS = 101  # The status of an accepted websocket
 
 THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 
-_EVENT = (b"e", b"E")
-"""First letter of the subtype ``event-stream``."""
+_EVENT = (b"e", b"E")  # First letter of the subtype ``event-stream``
 
+# Client errors that may be due to the load: their time counts as that of the work.
 _SERVICE_STATUSES = (408, 429)
-"""Client errors that may be due to the load: their time counts as that of the work."""
 
+# Before Python 3.12 reading a member from its class costs as much as a dictionary lookup.
 _SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
-"""Before Python 3.12 reading a member from its class costs as much as a dictionary lookup."""
 
 
 class ResponseTracker:
@@ -53,12 +51,9 @@ class ResponseTracker:
         self._watch = watch
         self._is_stream = is_stream
         self._stream: WatchedStream | None = None
-        self.body: RequestBody | None = None
-        """Body of the request, if the app reads it while it works."""
-        self.status: int = 0
-        """Status of the response; 0: it has not begun."""
-        self.client_disconnected: bool = False
-        """Whether the client has left, or was left."""
+        self.body: RequestBody | None = None  # Body of the request, if the app reads it while it works
+        self.status: int = 0  # Status of the response; 0: it has not begun
+        self.client_disconnected: bool = False  # Whether the client has left, or was left
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - a call costs 1 %
         """Forward a message. Not a coroutine itself: that would cost one more for each message."""

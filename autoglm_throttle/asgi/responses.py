@@ -47,20 +47,18 @@ _DETAIL_TEXTS = {
     Reason.STORE: "User limits cannot be checked now; try again in {seconds} s.",
 }
 
-_QUEUE_DETAIL_TEXTS = {
+_QUEUE_DETAIL_TEXTS = {  # More precise texts, by the decision's detail
     "queue:slow": "The request would wait too long in the queue; try again in {seconds} s.",
     "queue:timeout": "The request timed out in the queue; try again in {seconds} s.",
     "queue:full": "The queue is full; try again in {seconds} s.",
     "queue:cap": "The concurrency limit is reached; try again in {seconds} s.",
     "queue:paused": "Too many requests wait for their clients; try again in {seconds} s.",
 }
-"""More precise texts, by the decision's detail."""
 
-EXPOSED_FIELDS = (
+EXPOSED_FIELDS = (  # Every field name that a response may carry, for Access-Control-Expose-Headers
     *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
     *("x-degraded", "x-should-retry"),
 )
-"""Every field name that a response may carry, for Access-Control-Expose-Headers."""
 
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
@@ -72,21 +70,20 @@ _BODY_TIMEOUT = (
     b'"detail":"The body of the request makes no progress.","reason":"body:timeout"}'
 )
 
-MAX_CACHED_BODIES = 4096
-"""Bodies are prepared for each kind of rejection and each second of waiting."""
+MAX_CACHED_BODIES = 4096  # Bodies are prepared for each kind of rejection and each second of waiting
 
 _TABLE_SIZE = 1024
+# Looking a number up costs a third of writing it.
 _NUMBERS = tuple(b"%d" % number for number in range(_TABLE_SIZE))
-"""Looking a number up costs a third of writing it."""
 
 _TIMES = tuple(b";t=%d" % number for number in range(_TABLE_SIZE))
 _MILLIS = tuple(b".%03d}" % number for number in range(1000))
 
+# Characters that a string of RFC 9651 cannot contain as they are, and the percent sign.
 _UNSAFE_IN_STRING = re.compile(r'[^ -~]|["\\%]')
-"""Characters that a string of RFC 9651 cannot contain as they are, and the percent sign."""
 
+# Prebuilt bodies and policies cached. There are a few per configured limit, so this only bounds mistakes.
 MAX_CACHED_TEMPLATES = 512
-"""Prebuilt bodies and policies cached. There are a few per configured limit, so this only bounds mistakes."""
 
 
 class ResponseBuilder:
@@ -229,8 +226,7 @@ class _ResponseTemplate:
         string = b'"%s"' % _UNSAFE_IN_STRING.sub("?", name).encode()
         self.limit = limit
         self.prefix = string + b";r="
-        self.policy = string + b";q=%d;w=%d" % (limit, window_s)
-        """For RateLimit-Policy."""
+        self.policy = string + b";q=%d;w=%d" % (limit, window_s)  # For RateLimit-Policy
         self.field = (b"ratelimit-policy", self.policy)
 
     def item(self, remaining: float, seconds: int) -> bytes:

@@ -7,12 +7,11 @@ from typing import Any, Final
 
 from autoglm_throttle.settings import RoutePolicy
 
+# Number of paths with a cached policy. Clients choose concrete paths, so the cache needs a bound.
 MAX_CACHED_MATCHES = 4096
-"""Number of paths with a cached policy. Clients choose concrete paths, so the cache needs a bound."""
 
 
-MAX_CACHED_CHARS = 512
-"""Characters of path and method together; longer ones are matched anew each time."""
+MAX_CACHED_CHARS = 512  # Characters of path and method together; longer ones are matched anew each time
 
 
 class RouteTable:
@@ -62,8 +61,7 @@ class RouteTable:
                 candidates.append(route)
         self._by_first = by_first
         self._cache.clear()
-        self.has_routes: bool = bool(self._routes)
-        """Whether there is any policy."""
+        self.has_routes: bool = bool(self._routes)  # Whether there is any policy
 
 
 _ANY = "*"
@@ -83,20 +81,18 @@ def path_of(scope: Mapping[str, Any]) -> str:
     return path
 
 
+# Paths of one method with a cached name. Clients choose concrete paths, so the cache needs a bound.
 MAX_CACHED_PATHS: Final = 4096
-"""Paths of one method with a cached name. Clients choose concrete paths, so the cache needs a bound."""
 
-MAX_LITERAL_CHARS: Final = 19
-"""Characters of a segment that is no id; a UUID has 32 or 36."""
+MAX_LITERAL_CHARS: Final = 19  # Characters of a segment that is no id; a UUID has 32 or 36
 
 WITHOUT_BODY: Final = ("GET", "HEAD")
+# Methods that classes are named after; a client may send any other text.
 METHODS: Final = (*WITHOUT_BODY, "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS")
-"""Methods that classes are named after; a client may send any other text."""
 
 WEBSOCKET_METHOD: Final = "WEBSOCKET"
 
-_READ_CHARS: Final = 256
-"""Characters of a path that are read: a client may send kilobytes of slashes."""
+_READ_CHARS: Final = 256  # Characters of a path that are read: a client may send kilobytes of slashes
 
 
 class WorkClassNames:
@@ -105,8 +101,8 @@ class WorkClassNames:
     __slots__ = ("cached",)
 
     def __init__(self) -> None:
+        # Cached names by method and path as sent.
         self.cached: dict[str, dict[str, str]] = {method: {} for method in (*METHODS, WEBSOCKET_METHOD)}
-        """Cached names by method and path as sent."""
 
     def find(self, scope: Mapping[str, Any]) -> str:
         """Return the name of a request's class."""

@@ -8,18 +8,16 @@ from typing import Any
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.throttle import Throttle
 
-Message = Any
-"""An ASGI message."""
+Message = Any  # An ASGI message
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
+# The scope entry with the request's decision: a dict from Throttle to Permit or Rejection. None if the
+# request is exempt. In ``scope["state"]`` the entry that holds the `ResourceAdvice`.
 MARKER = "autoglm_throttle"
-"""The scope entry with the request's decision: a dict from Throttle to Permit or Rejection.
-None if the request is exempt. In ``scope["state"]`` the entry that holds the `ResourceAdvice`.
-"""
 
 
 class AdviceMiddleware:
@@ -52,8 +50,8 @@ def permit_of(scope: Mapping[str, Any]) -> Permit | None:
     return verdict if isinstance(verdict, Permit) else None
 
 
+# The scope entry with the `FailureAttribution` of a request to an app behind a breaker.
 SCOPE_KEY = "autoglm_throttle.attribution"
-"""The scope entry with the `FailureAttribution` of a request to an app behind a breaker."""
 
 
 class FailureAttribution:
@@ -65,10 +63,9 @@ class FailureAttribution:
     __slots__ = ("by_throttle", "cause")
 
     def __init__(self) -> None:
+        # Whether the throttle produced the response; no breaker may count it then.
         self.by_throttle: bool = False
-        """Whether the throttle produced the response; no breaker may count it then."""
-        self.cause: str = ""
-        """Reason of the throttle's response; empty: a fallback must not replace it."""
+        self.cause: str = ""  # Reason of the throttle's response; empty: a fallback must not replace it
 
 
 def attribution_of(scope: Scope) -> FailureAttribution:

@@ -24,34 +24,31 @@ from autoglm_throttle.limiting.work_class import PAUSED
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Clock
 
+# Least rate of a body or a reader: the default ``MinRate`` of Apache's mod_reqtimeout.
 MIN_BYTES_PER_S: Final = 500.0
-"""Least rate of a body or a reader: the default ``MinRate`` of Apache's mod_reqtimeout."""
 
+# Share of idle streams from which a new stream of their class is expected to be idle: after one active stream
+# none is, after three idle ones or an idle first one all are.
 IDLE_CLASS_SHARE: Final = 0.75
-"""Share of idle streams from which a new stream of their class is expected to be idle: after one active
-stream none is, after three idle ones or an idle first one all are.
-"""
 
 IDLE_SHARE_GAIN: Final = 0.5
 
 MAX_CLASSES: Final = 64
 
+# Objectives that a stream may take to its first part before it counts as idle: an overloaded engine is late,
+# and more requests in its place would make it later. [measured with vLLM]
 HEAD_OBJECTIVES: Final = 4.0
-"""Objectives that a stream may take to its first part before it counts as idle: an overloaded engine is late,
-and more requests in its place would make it later. [measured with vLLM]
-"""
 
-SCAN_MIN_S: Final = 0.02
-"""Least time between two scans: many requests are not paused one by one."""
+SCAN_MIN_S: Final = 0.02  # Least time between two scans: many requests are not paused one by one
 
+# Longest time between two scans, even if slots are given back after minutes: timeouts may be shorter.
 SCAN_MAX_S: Final = 0.5
-"""Longest time between two scans, even if slots are given back after minutes: timeouts may be shorter."""
 
+# Least time between two scans for each request: to check one takes about a thirtieth of it.
 SCAN_MIN_EACH_S: Final = 2e-5
-"""Least time between two scans for each request: to check one takes about a thirtieth of it."""
 
+# Scans without a request after which the thread ends: to start one anew costs more than a few scans.
 EMPTY_SCANS: Final = 20
-"""Scans without a request after which the thread ends: to start one anew costs more than a few scans."""
 
 
 class TooSlowError(ConnectionError):
@@ -83,8 +80,7 @@ class SlotWatch:
         rebuild_after_fork(self, SlotWatch._rebuild)
 
     def _begin(self) -> None:
-        self.awaited: set[int] = set()
-        """Ids of the bodies that are awaited before admission."""
+        self.awaited: set[int] = set()  # Ids of the bodies that are awaited before admission
         self._empty_scans = 0
         self._next_s = math.inf  # when the next of the watched requests is due
         self._keys = itertools.count()
@@ -200,8 +196,7 @@ class WatchedSlot:
     def __init__(self, watch: SlotWatch, permit: Permit | None) -> None:
         self._watch = watch
         self.permit: Permit | None = permit
-        self.timeout_s: float = watch.timeout_s
-        """Seconds that it may be blocked, beside those for its bytes."""
+        self.timeout_s: float = watch.timeout_s  # Seconds that it may be blocked, beside those for its bytes
         self.transferred_bytes: int = 0
         self.is_registered: bool = False
         self._blocked_s = 0.0
@@ -328,11 +323,9 @@ class WatchedStream(WatchedSlot):
         super().__init__(watch, permit)
         self.may_be_idle: bool = may_be_idle
         self._expects_idle = may_be_idle and watch.expects_idle(permit.work_class.name)
-        self._is_known = False
-        """Whether its class has learned from it."""
+        self._is_known = False  # Whether its class has learned from it
         self._first_s: float | None = None
-        self._last_s = -math.inf
-        """When the first and the last part were sent."""
+        self._last_s = -math.inf  # When the first and the last part were sent
         if may_be_idle:  # a long prefill has sent nothing yet
             self.wait(watch.clock() + max(watch.idle_s, HEAD_OBJECTIVES * watch.objective_s(permit)))
 

@@ -16,24 +16,23 @@ from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.types import GpuProvider, GpuSample, ThrottleError
 from autoglm_throttle.types.errors import NoSourceError
 
+# Timeout of the first call. It opens the driver, which can take seconds if nothing keeps it loaded.
 ANSWER_TIMEOUT_S: Final = 10.0
-"""Timeout of the first call. It opens the driver, which can take seconds if nothing keeps it loaded."""
 
+# Seconds between the two readings of a source; activity ratios exist from the second reading on.
 PAUSE_S: Final = 0.25
-"""Seconds between the two readings of a source; activity ratios exist from the second reading on."""
 
 NO_NAME: Final = "has no metric of"
 WEB_PAGE: Final = "answers with a web page"
 NO_SERIES: Final = "knows no series of"
 
-_CHECKS: Final = {
+_CHECKS: Final = {  # Kind of a source -> checks if it does not respond
     "dcgm": "is dcgm-exporter up, and is its port (9400 by default) reachable from here?",
     "prometheus": "is this the address of the Prometheus server itself, and may this host query it?",
     "vllm": "is vLLM up, and is this the port of its API? It serves /metrics there by itself",
     "sglang": "is SGLang up, and was it started with --enable-metrics?",
     "fake": "the file is a recording or a live state: docs/gpu.md describes its contents",
 }
-"""Kind of a source -> checks if it does not respond."""
 
 _OTHER_SERVER: Final = (
     "another server answers there: check its page with curl, and the kind of the source: dcgm:, vllm:, "
@@ -52,7 +51,7 @@ _PERIOD: Final = (
     "start it with DCGM_EXPORTER_INTERVAL=1000 (ms)"
 )
 
-QUANTITIES: Final = (
+QUANTITIES: Final = (  # Name of a quantity -> fields; one of them is enough
     ("utilization", ("utilization_pct", "graphics_active_ratio")),
     ("memory", ("memory_used_bytes",)),
     ("power", ("power_w",)),
@@ -68,7 +67,6 @@ QUANTITIES: Final = (
     ("PCIe", ("pcie_rx_bytes", "pcie_rx_bps")),
     ("NVLink", ("nvlink_rx_bytes", "nvlink_rx_bps")),
 )
-"""Name of a quantity -> fields; one of them is enough."""
 
 OF_ENGINES: Final = (
     ("requests running", ("running",)),

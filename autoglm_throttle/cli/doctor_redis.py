@@ -31,27 +31,26 @@ from autoglm_throttle.store.protocol import (
 from autoglm_throttle.store.script import RIGHTS, error_kind
 from autoglm_throttle.types import UserLimit
 
+# Timeout of a connection, and of each reply: ten times the deadline of a decision.
 REPLY_TIMEOUT_S: Final = 0.5
-"""Timeout of a connection, and of each reply: ten times the deadline of a decision."""
 
+# Timeout of the whole diagnosis: looking up a host's name has no timeout of its own.
 TOTAL_TIMEOUT_S: Final = 5.0
-"""Timeout of the whole diagnosis: looking up a host's name has no timeout of its own."""
 
+# Eviction policies that never drop a user's window before its end.
 SAFE_EVICTION_POLICIES: Final = ("noeviction", "volatile-ttl")
-"""Eviction policies that never drop a user's window before its end."""
 
 OLDEST: Final = (6, 2)
 
-ROUND_TRIPS: Final = 9
-"""Number of timed calls; the median of fewer would depend on a single odd one."""
+ROUND_TRIPS: Final = 9  # Number of timed calls; the median of fewer would depend on a single odd one
 
 MAX_ERROR_CHARS: Final = 200
 
+# Number of users tried in a cluster; each node that would count one of them is examined.
 USERS_TRIED: Final = 200
-"""Number of users tried in a cluster; each node that would count one of them is examined."""
 
+# One limit stored as a list, one stored as sub-buckets.
 _BOTH_LAYOUTS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
-"""One limit stored as a list, one stored as sub-buckets."""
 
 _REMEDIES: Final[Mapping[StoreErrorKind, str]] = {
     StoreErrorKind.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
@@ -63,8 +62,7 @@ _REMEDIES: Final[Mapping[StoreErrorKind, str]] = {
 
 DoctorResults = list[DoctorResult]
 
-Execute = Callable[..., Any]
-"""Sends a command and returns its reply; raises redis-py's errors."""
+Execute = Callable[..., Any]  # Sends a command and returns its reply; raises redis-py's errors
 
 _BY_ARGUMENTS: Final[dict[tuple[object, ...], str]] = {
     (): "llen rpop del get hgetall zcard subscribe",
@@ -73,19 +71,17 @@ _BY_ARGUMENTS: Final[dict[tuple[object, ...], str]] = {
     (0, 0): "ltrim hset zadd zremrangebyscore zcount",
     (1, 0): "lrem",
 }
+# Command -> arguments after its key or channel: the fewest with which the server checks permissions.
 ARGUMENTS: Final = {name: values for values, names in _BY_ARGUMENTS.items() for name in names.split()}
-"""Command -> arguments after its key or channel: the fewest with which the server checks permissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisNode:
     """One server that holds keys of this service."""
 
-    name: str
-    """Empty if there is only one."""
+    name: str  # Empty if there is only one
     connection: Any
-    check_request: CheckRequest
-    """A charge of an invented user with keys on this server."""
+    check_request: CheckRequest  # A charge of an invented user with keys on this server
 
     def execute(self, *tokens: object) -> Any:  # noqa: ANN401 - a reply may be anything
         """Send a command and read its reply."""

@@ -23,16 +23,13 @@ class Severity(StrEnum):
 class DoctorResult:
     """One line of a report."""
 
-    part: str
-    """Examined part: ``gpu``, ``redis``, ``store``."""
-    item: str
-    """Examined item, as programs know it: ``round_trip``."""
+    part: str  # Examined part: ``gpu``, ``redis``, ``store``
+    item: str  # Examined item, as programs know it: ``round_trip``
     level: Severity
     message: str
-    hint: str = ""
-    """The remedy; may be empty."""
+    hint: str = ""  # The remedy; may be empty
+    # The same for programs: seconds, a name, a list of missing items.
     value: str | float | list[str] | None = None
-    """The same for programs: seconds, a name, a list of missing items."""
 
     def __post_init__(self) -> None:
         for name in ("message", "hint"):

@@ -15,14 +15,14 @@ from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView
 
+# Characters of a product's or a model's name, so that a line fits into 120 columns.
 MAX_NAME_CHARS: Final = 20
-"""Characters of a product's or a model's name, so that a line fits into 120 columns."""
 
 UNKNOWN: Final = "-"
 
 _GIB: Final = 1024**3
+# Verdicts that need no reason.
 _PLAIN: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.PRODUCTIVE})
-"""Verdicts that need no reason."""
 
 _DEVICE_HEADING: Final = (
     "gpu",
@@ -46,18 +46,15 @@ class GpuSource:
 
     name: str
     state: SourceState
-    error: str
-    """Reason for missing readings, with the remedy; empty while it works."""
+    error: str  # Reason for missing readings, with the remedy; empty while it works
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
     """View and source states at one moment."""
 
-    at_s: float
-    """Monotonic."""
-    view: GpuView | None
-    """None: no source has reported yet."""
+    at_s: float  # Monotonic
+    view: GpuView | None  # None: no source has reported yet
     sources: tuple[GpuSource, ...]
 
 

@@ -36,25 +36,21 @@ from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings import ConfigError, Problem, Settings, settings_table
 from autoglm_throttle.types import GpuProvider, GpuSample, GpuView, ServiceStats
 
-INTERVAL_S: Final = 0.7
-"""Seconds between two readings, or less if configured; a server is read once a second."""
+INTERVAL_S: Final = 0.7  # Seconds between two readings, or less if configured; a server is read once a second
 
+# Minimum time between the first and the last reading before anything is shown. Rates and GPM need two
+# readings, a verdict needs three that span 2 s.
 MIN_SPAN_S: Final = 2.05
-"""Minimum time between the first and the last reading before anything is shown.
 
-Rates and GPM need two readings, a verdict needs three that span 2 s.
-"""
-
+# Timeout of the first reading: opening a driver can take seconds if nothing keeps it loaded.
 FIRST_READ_TIMEOUT_S: Final = 10.0
-"""Timeout of the first reading: opening a driver can take seconds if nothing keeps it loaded."""
 
-HANG_AFTER_S: Final = 3.0
-"""Duration after which a reading counts as hanging; a scrape is aborted after 2 s."""
+HANG_AFTER_S: Final = 3.0  # Duration after which a reading counts as hanging; a scrape is aborted after 2 s
 
 _STEP_S: Final = 0.02
 
+# Shortest interval. Drivers average over as much, so faster reads show the same values.
 MIN_INTERVAL_S: Final = 0.2
-"""Shortest interval. Drivers average over as much, so faster reads show the same values."""
 
 _FAILED_STATES: Final = frozenset({"failing", "hanging", "crashed", "misconfigured"})
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"

@@ -15,8 +15,7 @@ from autoglm_throttle.cli.output import (
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 
-KINDS = ("address", "key", "user")
-"""Kind of the value: an address, a header's value, or a callable's result."""
+KINDS = ("address", "key", "user")  # Kind of the value: an address, a header's value, or a callable's result
 
 _KIND_OF = {"address": "address", "bearer": "key", "header": "key"}
 

@@ -42,16 +42,15 @@ from autoglm_throttle.traffic.trace import load_azure_llm
 
 __all__ = ["add_arguments", "run"]
 
+# Target of a trace of token numbers if the URL names no path; the simulated service reads them there.
 TRACE_TARGET: Final = "/v1/predict"
-"""Target of a trace of token numbers if the URL names no path; the simulated service reads them there."""
 
+# Verdict on a trial, by its exit status.
 VERDICTS: Final = {0: PeakResult.HOLDS, 1: PeakResult.FAILS, 3: PeakResult.INVALID, 130: PeakResult.ABORTED}
-"""Verdict on a trial, by its exit status."""
 
 STATUSES: Final = {verdict: status for status, verdict in VERDICTS.items()}
 
-FIGURES: Final = ("goodput", "limited", "shed", "errors", "p99")
-"""Printed for each trial."""
+FIGURES: Final = ("goodput", "limited", "shed", "errors", "p99")  # Printed for each trial
 
 
 def run(args: argparse.Namespace) -> int:
@@ -155,12 +154,9 @@ class _PeakTrials:
         self._arguments = arguments
         self._trial_s = trial_s
         self._signal_guard = signal_guard
-        self.reports: dict[float, Document] = {}
-        """The last one by rate."""
-        self.rows: list[tuple[str, ...]] = []
-        """All of them, in their order."""
-        self.error = ""
-        """The error that ended the search early."""
+        self.reports: dict[float, Document] = {}  # The last one by rate
+        self.rows: list[tuple[str, ...]] = []  # All of them, in their order
+        self.error = ""  # The error that ended the search early
 
     def make(self, rate_rps: float) -> PeakResult:
         """Run one trial."""

@@ -32,11 +32,11 @@ from autoglm_throttle.traffic.plan import (
     parse_shape,
 )
 
+# Length of each trial of a search: enough for queues to fill up; ten trials take two minutes.
 TRIAL_S: Final = 10.0
-"""Length of each trial of a search: enough for queues to fill up; ten trials take two minutes."""
 
+# Alias in objectives for the segment of a trial, since its name differs at each rate.
 ONLY_SEGMENT: Final = "1"
-"""Alias in objectives for the segment of a trial, since its name differs at each rate."""
 
 EPILOG: Final = """\
 shapes:
@@ -89,8 +89,7 @@ class Search:
     trial_s: float
 
 
-UNREADABLE: Final = Search(1.0, 2.0, TRIAL_S)
-"""Placeholder for an offer that could not be read."""
+UNREADABLE: Final = Search(1.0, 2.0, TRIAL_S)  # Placeholder for an offer that could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +101,10 @@ class LoadArguments:
     arrivals: Arrivals
     priority_mix: PriorityMix
     seed: int
-    speed: float
-    """Speed factor for a trace."""
-    rate_rps: float | None
-    """Mean rate for a trace; None: by its speed factor."""
+    speed: float  # Speed factor for a trace
+    rate_rps: float | None  # Mean rate for a trace; None: by its speed factor
     weighted_requests: WeightedRequests
-    path: str
-    """Path of the URL; the target of a trace."""
+    path: str  # Path of the URL; the target of a trace
     run: RunOptions
 
 

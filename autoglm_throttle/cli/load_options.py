@@ -13,8 +13,7 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import parse_duration, parse_number
 from autoglm_throttle.types import ThrottleError
 
-INTERRUPTED: Final = 130
-"""The exit status after Ctrl-C, as shells define it."""
+INTERRUPTED: Final = 130  # The exit status after Ctrl-C, as shells define it
 
 HIDDEN: Final = "***"
 
@@ -58,18 +57,14 @@ class ProblemList:
 class Option(NamedTuple):
     """A row of a table of options."""
 
-    name: str
-    """With its dashes."""
-    metavar: str | None
-    """Name of its value; None: it is a switch."""
+    name: str  # With its dashes
+    metavar: str | None  # Name of its value; None: it is a switch
     help: str
+    # Parses its text; may raise ``TrafficError``, ``ValueError`` or ``OSError``.
     parse: Callable[[str], Any] = str
-    """Parses its text; may raise ``TrafficError``, ``ValueError`` or ``OSError``."""
     default: Any = None
-    many: bool = False
-    """Whether it may be given several times; its value is a list then."""
-    shown: Callable[[str], str] = str
-    """Form of its text in reports; some texts may hold a secret."""
+    many: bool = False  # Whether it may be given several times; its value is a list then
+    shown: Callable[[str], str] = str  # Form of its text in reports; some texts may hold a secret
 
     @property
     def dest(self) -> str:
@@ -77,8 +72,7 @@ class Option(NamedTuple):
         return self.name.lstrip("-").replace("-", "_")
 
 
-OptionGroups = Mapping[str, Sequence[Option]]
-"""Title of a group -> its options."""
+OptionGroups = Mapping[str, Sequence[Option]]  # Title of a group -> its options
 
 
 def add_options(parser: argparse.ArgumentParser, groups: OptionGroups) -> None:

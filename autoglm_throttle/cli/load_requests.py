@@ -16,16 +16,15 @@ from autoglm_throttle.cli.load_options import HIDDEN, Option, ProblemList, above
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.request_source import PlannedRequest
 
+# Methods that send no body unless one is given for them alone.
 WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
-"""Methods that send no body unless one is given for them alone."""
 
-BODY: Final = b"{}"
-"""Default body of the other methods: an empty JSON object."""
+BODY: Final = b"{}"  # Default body of the other methods: an empty JSON object
 
 JSON: Final = (("content-type", "application/json"),)
 
+# Fields of a request in a file.
 FIELDS: Final = ("method", "target", "headers", "body", "share", "cost", "name")
-"""Fields of a request in a file."""
 
 
 def _hidden_route(text: str) -> str:
@@ -78,8 +77,8 @@ class WeightedRequests(NamedTuple):
     shares: tuple[float, ...]
 
 
+# Placeholder for requests that could not be read.
 ONE: Final = WeightedRequests((PlannedRequest(target="/"),), (1.0,))
-"""Placeholder for requests that could not be read."""
 
 
 def read_requests(args: argparse.Namespace, path: str, problems: ProblemList) -> WeightedRequests:

@@ -25,6 +25,7 @@ from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.version import __version__
 
+# Command -> its description. Its module here has the same name, ``add_arguments`` and ``run``.
 COMMANDS: Final = {
     "check": "print every problem and warning of the settings",
     "show": "print the settings in force and where each came from",
@@ -37,7 +38,6 @@ COMMANDS: Final = {
     "replay": "send recorded traffic to a service",
     "record": "inspect, check or convert a recording of traffic",
 }
-"""Command -> its description. Its module here has the same name, ``add_arguments`` and ``run``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

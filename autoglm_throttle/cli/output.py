@@ -73,8 +73,7 @@ def to_stderr(text: str) -> None:
 class OutputStream:
     """The output of a command; its reader may close it before the end."""
 
-    status = EXIT_OK
-    """The exit status if the reader closed it early."""
+    status = EXIT_OK  # The exit status if the reader closed it early
 
 
 @contextlib.contextmanager

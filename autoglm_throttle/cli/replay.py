@@ -57,13 +57,10 @@ exit status:
 
 NOT_COMPARED: Final = "the file contains no responses to compare with"
 
-START_BYTES: Final = 4096
-"""Bytes of a file inspected to detect its kind."""
-
-OTHER_FILE_KINDS: Final = {
+START_BYTES: Final = 4096  # Bytes of a file inspected to detect its kind
+OTHER_FILE_KINDS: Final = {  # Files easily mistaken for a recording: pattern of their start -> error message
     rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report, not a recording: see load compare",
 }
-"""Files easily mistaken for a recording: pattern of their start -> error message."""
 
 
 def _loops(text: str) -> int | None:

@@ -33,8 +33,7 @@ class SignalGuard:
     """Records a stop request that cannot be executed at once."""
 
     def __init__(self) -> None:
-        self.stop_requested: bool = False
-        """Whether a stop was requested while nothing was being sent."""
+        self.stop_requested: bool = False  # Whether a stop was requested while nothing was being sent
 
     def request_stop(self) -> None:
         """Record the request."""
@@ -74,10 +73,9 @@ class Display:
             width=shutil.get_terminal_size().columns,
         )
         self._quiet = quiet
+        # Receives the results of requests.
         self.observer: Observer | None = None if quiet else self._progress.record
-        """Receives the results of requests."""
-        self.start_s: float | None = None
-        """Start of the run, monotonic; None: not known yet."""
+        self.start_s: float | None = None  # Start of the run, monotonic; None: not known yet
 
     def beat(self, elapsed_s: float, launched: int, in_flight: int) -> None:
         """Update the progress; called about once per second."""

@@ -34,8 +34,8 @@ from autoglm_throttle.traffic.report import LIMITS_S, Objectives
 from autoglm_throttle.types import GpuProvider, GpuSample, Priority
 from autoglm_throttle.types.errors import NoSourceError
 
+# Header fields that the generator sets itself.
 FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
-"""Header fields that the generator sets itself."""
 
 
 def is_loopback(host: str) -> bool:
@@ -104,7 +104,7 @@ def _writable(text: str) -> Path:
 _CLIENT: Final = ClientOptions()
 _LIMITS: Final = ",".join(f"{priority.label}={limit_s:g}s" for priority, limit_s in LIMITS_S.items())
 
-RUN_GROUPS: Final[OptionGroups] = {
+RUN_GROUPS: Final[OptionGroups] = {  # The options that ``load`` and ``replay`` share
     "target and header fields": (
         Option(
             "--header",
@@ -196,7 +196,6 @@ RUN_GROUPS: Final[OptionGroups] = {
         ),
     ),
 }
-"""The options that ``load`` and ``replay`` share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,13 +209,11 @@ class RunOptions:
     title: str | None
     json: Path | None
     html: Path | None
-    as_json: bool
-    """Whether the report itself goes to standard output as JSON."""
+    as_json: bool  # Whether the report itself goes to standard output as JSON
     quiet: bool
     dry_run: bool
     probes: tuple[Probe, ...]
-    command: str
-    """The command line in a form that can be run again, without secrets."""
+    command: str  # The command line in a form that can be run again, without secrets
 
 
 def read_run(
@@ -289,12 +286,12 @@ def _memory_ratio(device: GpuSample) -> float | None:
     return device.memory_used_bytes / device.memory_total_bytes
 
 
+# Number of the report, and its value for one device; ratios are averaged over devices, power is summed.
 _GPU_NUMBERS: Final[tuple[tuple[str, Callable[[GpuSample], float | None]], ...]] = (
     ("gpu_utilization_ratio", lambda one: None if one.utilization_pct is None else one.utilization_pct / 100),
     ("gpu_memory_ratio", _memory_ratio),
     ("gpu_power_w", lambda one: one.power_w),
 )
-"""Number of the report, and its value for one device; ratios are averaged over devices, power is summed."""
 
 
 class LocalGpuProbe:

@@ -31,14 +31,11 @@ from autoglm_throttle.settings.problems import quoted_key
 from autoglm_throttle.settings.sources import SETTINGS_OF, head_of
 from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
 
-NOT_SET: Final = "-"
-"""Cell of a table without a value."""
+NOT_SET: Final = "-"  # Cell of a table without a value
+MARK_NAMES: Final = "mark "  # Prefix of the names of policies that come from a mark on an endpoint
 
-MARK_NAMES: Final = "mark "
-"""Prefix of the names of policies that come from a mark on an endpoint."""
-
+# Key of a guard -> the setting that it replaces, if its name is not ``breaker_`` and the key.
 _INSTEAD_OF: Final = {"shed_above": "degrade_shed_at", "max_stale_s": "degrade_max_stale_s"}
-"""Key of a guard -> the setting that it replaces, if its name is not ``breaker_`` and the key."""
 
 _LINE: Final = re.compile(r":\d+")
 

@@ -27,14 +27,11 @@ from autoglm_throttle.types import (
 class _OverloadStreak:
     """Samples in a row with and without overload that the limiter confirms."""
 
-    strikes: int = 0
-    """Hot samples in a row with confirmed overload."""
-    calm: int = 0
-    """Samples in a row without confirmed overload."""
-    confirmed: bool = False
-    """Whether the newest report confirms overload."""
+    strikes: int = 0  # Hot samples in a row with confirmed overload
+    calm: int = 0  # Samples in a row without confirmed overload
+    confirmed: bool = False  # Whether the newest report confirms overload
+    # Whether a report beside no new sample confirmed overload: the limiter reports each only once.
     is_pending: bool = False
-    """Whether a report beside no new sample confirmed overload: the limiter reports each only once."""
 
     def step(self, *, is_hot: bool, is_explained: bool) -> None:
         """Count a new sample; nothing counts as confirmed that is explained by another cause than load."""

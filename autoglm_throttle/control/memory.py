@@ -10,32 +10,27 @@ from autoglm_throttle.control.staleness import PERIODS_TO_STALE
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import Demand, DeviceKey, GpuSample, GpuView
 
-GAIN = 0.2
-"""Weight of the newest pair of samples in the slope and in the rates; chosen, as in the limiter."""
+GAIN = 0.2  # Weight of the newest pair of samples in the slope and in the rates; chosen, as in the limiter
 
+# Differences of fill up to this are noise: drivers round, and other work on a device comes and goes.
 RISE = 0.02
-"""Differences of fill up to this are noise: drivers round, and other work on a device comes and goes."""
 
+# An idle device this near to the target belongs to an engine that allocated its memory in advance: noise
+# would read as full in the small rest.
 BLIND_MARGIN = 0.05
-"""An idle device this near to the target belongs to an engine that allocated its memory in advance:
-noise would read as full in the small rest.
-"""
 
+# A fill expires after this many reported intervals of its source: the same age limit as for the rates.
 STALE_INTERVALS = 3.0
-"""A fill expires after this many reported intervals of its source: the same age limit as for the rates."""
 
 
 class FillBasis(StrEnum):
     """Source of the fill: a closed set, also the metric label."""
 
-    CACHE = "cache"
-    """The key-value caches of the engines."""
-    DEVICE = "device"
-    """The fullest device, less its memory in use without requests."""
+    CACHE = "cache"  # The key-value caches of the engines
+    DEVICE = "device"  # The fullest device, less its memory in use without requests
+    # A device with a fill that stayed when requests ended: an allocator or another process holds it. Until it
+    # moves, the caps are shares of the rest.
     KEPT = "kept"
-    """A device with a fill that stayed when requests ended: an allocator or another process holds it. Until
-    it moves, the caps are shares of the rest.
-    """
     UNKNOWN = "unknown"
 
 
@@ -46,18 +41,12 @@ class MemoryLoad:
 
     def __init__(self) -> None:
         self.in_flight: int = 0
-        self.cost: float = 0.0
-        """Cost of the requests in flight that did not state their memory."""
-        self.stated_bytes: int = 0
-        """Bytes that the other requests stated."""
-        self.peak: int = 0
-        """Maximum of requests in flight since the last sample."""
-        self.released: float = 0.0
-        """Cost of the ended requests without stated memory, since the start."""
-        self.ended: int = 0
-        """Ended requests, since the start."""
-        self.had_requests: bool = False
-        """Whether any request was ever in flight."""
+        self.cost: float = 0.0  # Cost of the requests in flight that did not state their memory
+        self.stated_bytes: int = 0  # Bytes that the other requests stated
+        self.peak: int = 0  # Maximum of requests in flight since the last sample
+        self.released: float = 0.0  # Cost of the ended requests without stated memory, since the start
+        self.ended: int = 0  # Ended requests, since the start
+        self.had_requests: bool = False  # Whether any request was ever in flight
 
     def add(self, demand: Demand) -> None:
         """Count a request that begins."""
@@ -95,10 +84,8 @@ class _LoadAtSample(NamedTuple):
 class EndRates(NamedTuple):
     """Rates at which requests end, smoothed over the samples; None: not known yet."""
 
-    cost: float | None = None
-    """Cost that ends per second."""
-    requests: float | None = None
-    """Requests that end per second."""
+    cost: float | None = None  # Cost that ends per second
+    requests: float | None = None  # Requests that end per second
 
 
 class _DeviceMemory(NamedTuple):
@@ -138,13 +125,11 @@ class _Learned:
 
     def __init__(self) -> None:
         self._products = self._squares = 0.0
+        # Fill that one unit of cost adds, >= 0: the mean of d fill / d cost over pairs of samples, each
+        # weighted by the square of its d cost, and forgotten exponentially.
         self.slope: float = 0.0
-        """Fill that one unit of cost adds, >= 0: the mean of d fill / d cost over pairs of samples, each
-        weighted by the square of its d cost, and forgotten exponentially.
-        """
         self._fill = 0.0
-        self._in_flight = 0
-        """Requests in flight when the fill rose."""
+        self._in_flight = 0  # Requests in flight when the fill rose
 
     def learn_slope(self, rise: float, added_cost: float) -> None:
         """Add a pair of samples with different costs."""
@@ -196,18 +181,17 @@ class MemoryFill:
         self._settings = settings
         self._target = settings.gpu_memory_target  # read for each request with quotas: a plain attribute
         self._fresh_s = settings.stale_after_s
-        self.renewal_s: float = settings.sample_interval_s
-        """Seconds from one measurement to the next, > 0."""
+        self.renewal_s: float = settings.sample_interval_s  # Seconds from one measurement to the next, > 0
+        # Memory of each device without requests, as far as it is known.
         self.idle_bytes: dict[DeviceKey, int] = {}
-        """Memory of each device without requests, as far as it is known."""
         self._at_sample = _LoadAtSample()
         self._learned = _Learned()
         self._estimate: _FillEstimate | None = None
         self.basis: FillBasis = FillBasis.UNKNOWN
+        # 0..1 at the last sample, without the memory that is retained; None: not known.
         self.fill: float | None = None
-        """0..1 at the last sample, without the memory that is retained; None: not known."""
+        # Memory that requests can fill on the device that was fullest then.
         self.usable_bytes: int | None = None
-        """Memory that requests can fill on the device that was fullest then."""
         self.end_rates: EndRates = EndRates()
 
     @property

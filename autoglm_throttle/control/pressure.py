@@ -13,32 +13,28 @@ from typing import Final
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import GpuView, ServiceStats
 
+# All terms, in the order in which the first of equal ones decides.
 TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
-"""All terms, in the order in which the first of equal ones decides."""
 
+# Highest share of time with memory traffic that is reached in practice, by the DCGM user guide.
 DRAM_PEAK = 0.8
-"""Highest share of time with memory traffic that is reached in practice, by the DCGM user guide."""
 
+# A fill that was never further than this below the target belongs to an engine that allocates its memory in
+# advance, and says nothing about load.
 PREALLOCATED = 0.05
-"""A fill that was never further than this below the target belongs to an engine that allocates its
-memory in advance, and says nothing about load.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """One measurement of the pressure."""
 
+    # The largest term, capped to 0..1 for the bands of the table; None if no term is known.
     value: float | None
-    """The largest term, capped to 0..1 for the bands of the table; None if no term is known."""
-    term: str
-    """Name of the largest term; ``unknown`` if none is known."""
-    terms: Mapping[str, float]
-    """Every known term without a cap: from 0, 1 at its target, more above it."""
+    term: str  # Name of the largest term; ``unknown`` if none is known
+    terms: Mapping[str, float]  # Every known term without a cap: from 0, 1 at its target, more above it
 
 
-UNKNOWN_PRESSURE: Final = Pressure(None, "unknown", {})
-"""The pressure before anything was measured."""
+UNKNOWN_PRESSURE: Final = Pressure(None, "unknown", {})  # The pressure before anything was measured
 
 
 class PressureGauge:

@@ -19,30 +19,28 @@ from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.types import Decision, Demand, GpuCondition, GpuView, Priority, Reason, ResourceAdvice
 
+# A rejected class is admitted again this far below its cap, so that it does not flutter; chosen.
 RESUME_MARGIN = 0.05
-"""A rejected class is admitted again this far below its cap, so that it does not flutter; chosen."""
 
+# Factor at or below which all but high get the last precision: the second step of the default tiers.
 LAST_PRECISION_FACTOR = 0.4
-"""Factor at or below which all but high get the last precision: the second step of the default tiers."""
 
+# Maximum wait, in seconds: the rate at which requests end goes to 0 while none ends; chosen.
 MAX_WAIT_S = 3600.0
-"""Maximum wait, in seconds: the rate at which requests end goes to 0 while none ends; chosen."""
 
+# For high, mid, low: one digit, so that 9 minus it reverses the order; chosen.
 COMPUTE_PRIORITIES: Final = (0, 5, 9)
-"""For high, mid, low: one digit, so that 9 minus it reverses the order; chosen."""
 
+# By severity and class: whether the first precision applies, else the last.
 _FIRST_PRECISION: Final = ((True, True, True), (True, True, False), (True, False, False))
-"""By severity and class: whether the first precision applies, else the last."""
 
 
 class _RouteQuota(NamedTuple):
     """Cap, labels and class of the requests of one route; a plain tuple, since each request reads it."""
 
-    cap: float | None
-    """None: that of the class of the request."""
+    cap: float | None  # None: that of the class of the request
     precisions: tuple[str, ...]
-    compute_priority: Priority | None
-    """None: the class of the request."""
+    compute_priority: Priority | None  # None: the class of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,8 @@ class Quota:
     def __init__(self, settings: QuotaSettings, gpu: GpuSettings, routes: Iterable[RoutePolicy] = ()) -> None:
         high = gpu.gpu_memory_target
         mid = min(settings.gpu_memory_ratio, high)
+        # For high, mid and low: share of the memory that requests can fill.
         self.caps: tuple[float, float, float] = (high, mid, min(settings.gpu_memory_ratio_low, mid))
-        """For high, mid and low: share of the memory that requests can fill."""
         self._general = _RouteQuota(None, settings.precisions, settings.compute_priority)
         self._routes = {
             route.name: _route_quota(policy, self._general)
@@ -88,10 +86,8 @@ class Quota:
         self.memory: MemoryFill = MemoryFill(gpu)
         self._rejecting: set[Priority | str] = set()
         self._degraded = False
-        self.factor: float = 1.0
-        """Factor of the ControlState in force."""
-        self.load: MemoryLoad = MemoryLoad()
-        """Requests in flight."""
+        self.factor: float = 1.0  # Factor of the ControlState in force
+        self.load: MemoryLoad = MemoryLoad()  # Requests in flight
 
     def learn(self, view: GpuView, now: float) -> None:
         """Process a view of the devices."""

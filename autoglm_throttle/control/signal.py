@@ -19,8 +19,8 @@ from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import ControlCause, GpuCondition, GpuView, ServiceStats, Signal, TelemetryState
 
+# Time after a loss in which the table may not release: a mean without the hot device looks too good.
 LOSS_HOLD_S = 30.0
-"""Time after a loss in which the table may not release: a mean without the hot device looks too good."""
 
 _TELEMETRY_CAUSES: Final = {
     TelemetryState.NONE: ControlCause.NO_DEVICE,
@@ -29,8 +29,8 @@ _TELEMETRY_CAUSES: Final = {
 }
 _BELIEVED_STATES = frozenset({TelemetryState.FRESH, TelemetryState.LATE, TelemetryState.STALE})
 
+# Share left to a degraded device, far below its baseline in throughput: the mildest default tier.
 DEGRADED_FACTOR: Final = 0.7
-"""Share left to a degraded device, far below its baseline in throughput: the mildest default tier."""
 
 _REMAINING_SHARE: Final = {GpuCondition.STALLED: 0.0, GpuCondition.DEGRADED: DEGRADED_FACTOR}
 _CAUSES: Final = (
@@ -43,14 +43,11 @@ _NO_LOAD: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuConditi
 class VerdictEffect(NamedTuple):
     """Effect of the verdicts of one view on the controller."""
 
-    factor: float = 1.0
-    """0..1, the maximum that policy ``tiers`` admits; each device counts by its weight."""
-    cause: ControlCause | None = None
-    """The worse of the two conditions behind a factor below 1."""
-    stalled: bool = False
-    """Whether every usable device is stalled."""
+    factor: float = 1.0  # 0..1, the maximum that policy ``tiers`` admits; each device counts by its weight
+    cause: ControlCause | None = None  # The worse of the two conditions behind a factor below 1
+    stalled: bool = False  # Whether every usable device is stalled
+    # Whether every busy device is underfed, so that its utilization is no reason to reject requests.
     underfed: bool = False
-    """Whether every busy device is underfed, so that its utilization is no reason to reject requests."""
 
     def explains(self, signal: Signal) -> bool:
         """Whether a high signal is not caused by load, so that policy ``adaptive`` does not strike."""
@@ -83,25 +80,20 @@ def effect(view: GpuView) -> VerdictEffect:
 class NewSample(NamedTuple):
     """A new sample of the signal."""
 
-    pct: float
-    """0..100."""
-    after_outage: bool
-    """Whether the sample before it was too old to be believed."""
+    pct: float  # 0..100
+    after_outage: bool  # Whether the sample before it was too old to be believed
 
 
 @dataclass(slots=True)
 class _SampleState:
     """The newest sample of the signal, and the samples that must follow before it is trusted."""
 
-    term: str
-    """The term of the signal that decided."""
+    term: str  # The term of the signal that decided
     pct: float | None = None
-    measured_s: float | None = None
-    """Time of the measurement; None before the first sample."""
+    measured_s: float | None = None  # Time of the measurement; None before the first sample
+    # Time of the newest sample of each signal, whether or not it is in force now.
     newest_s: dict[Signal, float] = field(default_factory=dict)
-    """Time of the newest sample of each signal, whether or not it is in force now."""
-    untrusted: int = 0
-    """New samples that must still come after an outage."""
+    untrusted: int = 0  # New samples that must still come after an outage
 
 
 class _DeviceLosses:
@@ -109,10 +101,9 @@ class _DeviceLosses:
 
     def __init__(self, staleness: Staleness, now: float) -> None:
         self.capacity: CapacityTracker = CapacityTracker(staleness, now)
+        # Admitted share; any device counts as all of them, so a partial loss does not lower it.
         self.admitted_share: CapacityTracker = CapacityTracker(staleness, now)
-        """Admitted share; any device counts as all of them, so a partial loss does not lower it."""
-        self.release_s: float = -math.inf
-        """Time before which the table may not release."""
+        self.release_s: float = -math.inf  # Time before which the table may not release
         self._usable = 1.0
         self._lost_until_s = -math.inf
         self._known_until_s = -math.inf
@@ -140,17 +131,14 @@ class SignalTracker:
     def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
         self._settings = settings
         self._configured = Staleness(gpu)
-        self._staleness: Staleness = self._configured
-        """Age limits at the newest sample."""
+        self._staleness: Staleness = self._configured  # Age limits at the newest sample
         self._gauge = PressureGauge(gpu)
-        self.expects_source: bool = True
-        """False once it is known that no source exists."""
+        self.expects_source: bool = True  # False once it is known that no source exists
+        # The signal in force.
         self.signal: Signal = Signal.PRESSURE if settings.signal is Signal.PRESSURE else Signal.UTILIZATION
-        """The signal in force."""
+        # At the newest view, whether or not it is the signal in force.
         self.pressure: Pressure = UNKNOWN_PRESSURE
-        """At the newest view, whether or not it is the signal in force."""
-        self.effect: VerdictEffect = NO_EFFECT
-        """Effect of the verdicts of the newest view."""
+        self.effect: VerdictEffect = NO_EFFECT  # Effect of the verdicts of the newest view
         self._deadline_s = now + STARTING_S
         self._devices = _DeviceLosses(self._staleness, now)
         by_use = self.signal is Signal.UTILIZATION

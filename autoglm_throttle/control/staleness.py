@@ -8,23 +8,19 @@ from collections import deque
 from autoglm_throttle.settings.groups.gpu import GpuSettings, stale_at_least_s
 from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 
-STARTING_S = 5.0
-"""Seconds from the start in which a missing first sample is not yet a fault."""
+STARTING_S = 5.0  # Seconds from the start in which a missing first sample is not yet a fault
+CONSERVATIVE = 0.7  # The factor assumed by ``conservative``: the mildest default tier
 
-CONSERVATIVE = 0.7
-"""The factor assumed by ``conservative``: the mildest default tier."""
-
+# A source that measures anew every 30 s is stale after 75: one measurement may be missed, a second not.
 PERIODS_TO_STALE = 2.5
-"""A source that measures anew every 30 s is stale after 75: one measurement may be missed, a second not."""
 
+# New samples after a fault before their values may act: the number that triggers the table.
 SAMPLES_TO_TRUST = 3
-"""New samples after a fault before their values may act: the number that triggers the table."""
 
+# Least share of the sampling interval between two samples: sources read in turn make one strike.
 NEW_AFTER = 0.5
-"""Least share of the sampling interval between two samples: sources read in turn make one strike."""
 
-BLEND_STEP_S = 0.25
-"""Seconds between two steps of the factor while telemetry is stale."""
+BLEND_STEP_S = 0.25  # Seconds between two steps of the factor while telemetry is stale
 
 
 class Staleness:
@@ -43,17 +39,15 @@ class Staleness:
         sample_interval_s = configured_s if interval_s is None else interval_s
         longest_s = max(sample_interval_s if sample_interval_s > configured_s else 0.0, period_s)
         self._intervals = (sample_interval_s, period_s)
-        self.sample_interval_s: float = sample_interval_s
-        """Seconds after which the next view is due."""
+        self.sample_interval_s: float = sample_interval_s  # Seconds after which the next view is due
+        # Seconds after which the next new measurement is due.
         self.interval_s: float = max(sample_interval_s, period_s)
-        """Seconds after which the next new measurement is due."""
         stale_s = settings.gpu_stale_after_s or stale_at_least_s(sample_interval_s)
-        self.stale_s: float = max(stale_s, PERIODS_TO_STALE * longest_s)
-        """Age from which the factor drifts."""
+        self.stale_s: float = max(stale_s, PERIODS_TO_STALE * longest_s)  # Age from which the factor drifts
+        # Maximum age of a fresh signal: one missed tick is visible.
         self.fresh_s: float = min(max(2.0 * sample_interval_s, sample_interval_s + period_s), self.stale_s)
-        """Maximum age of a fresh signal: one missed tick is visible."""
+        # Age at which the drift has ended.
         self.blind_s: float = max(settings.gpu_blind_after_s, 2.0 * self.stale_s)
-        """Age at which the drift has ended."""
 
     def for_intervals(self, interval_s: float | None, period_s: float | None) -> Staleness:
         """Return the same limits for a source with other intervals; itself if they are the same."""
@@ -108,10 +102,9 @@ class CapacityTracker:
         self._share = 1.0
         self._viewed_s = now
         self._is_first = True
+        # Values of the last new samples, while all of them in a row report more than the share in force.
         self._higher: deque[float] = deque(maxlen=SAMPLES_TO_TRUST)
-        """Values of the last new samples, while all of them in a row report more than the share in force."""
-        self._measured_s = -math.inf
-        """Time of the newest sample that reported more."""
+        self._measured_s = -math.inf  # Time of the newest sample that reported more
 
     def reset(self) -> None:
         """Accept the next view as it is, like the first one."""

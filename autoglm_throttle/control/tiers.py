@@ -59,11 +59,10 @@ class _VerdictCap:
 
     def __init__(self, recovery_step: float) -> None:
         self._recovery_step = recovery_step
+        # New samples that must allow more before the maximum rises.
         self.samples_to_rise: int = SAMPLES_TO_TRUST
-        """New samples that must allow more before the maximum rises."""
         self.factor: float = 1.0
-        self.cause: ControlCause | None = None
-        """Cause of the newest reduction."""
+        self.cause: ControlCause | None = None  # Cause of the newest reduction
 
     def follow(self, effect: VerdictEffect) -> None:
         """Apply the effect of the verdicts at a new sample."""
@@ -79,8 +78,7 @@ class TierController:
 
     def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
         self.tracker: SignalTracker = SignalTracker(settings, gpu, now)
-        self.sample: NewSample | None = None
-        """The new sample of the last view; None: it held none."""
+        self.sample: NewSample | None = None  # The new sample of the last view; None: it held none
         self._settings = settings
         self._strikes = 0
         self._calm = 0

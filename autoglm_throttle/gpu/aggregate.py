@@ -21,8 +21,8 @@ from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import AggregateMode, GpuSample, GpuView
 
 _FILLED: Final = tuple(name for name in MEASURED if name != "period_s")
+# Fields of the first source, so that a device keeps its name while sources come and go.
 _NAMED: Final = ("device", "index", "host", "source", "kind")
-"""Fields of the first source, so that a device keeps its name while sources come and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,9 @@ class MergedDevice:
     row: GpuSample
     identity: Identity
     measured_s: float
-    believed: bool
-    """Whether the measurement is recent enough to count in a mean."""
+    believed: bool  # Whether the measurement is recent enough to count in a mean
     interval_s: float | None
-    total_bytes: int | None
-    """Memory, remembered over a loss, by the first source that ever reported it."""
+    total_bytes: int | None  # Memory, remembered over a loss, by the first source that ever reported it
 
     @property
     def usable(self) -> bool:

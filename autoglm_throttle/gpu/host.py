@@ -12,19 +12,17 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-MIN_INTERVAL_S: Final = 0.5
-"""Seconds for which a reading counts: several sources report within one interval."""
+MIN_INTERVAL_S: Final = 0.5  # Seconds for which a reading counts: several sources report within one interval
+# user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice.
 _TIMES: Final = 8
-"""user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice."""
 
 
 class HostStats(NamedTuple):
     """Load of the host; None: not known."""
 
-    load: float | None
-    """Processes that want a core, per core, over the last minute; >= 0, above 1 they wait."""
+    load: float | None  # Processes that want a core, per core, over the last minute; >= 0, above 1 they wait
+    # Share of the cores' time since the reading before in which they only waited for a disk, 0..1.
     iowait: float | None
-    """Share of the cores' time since the reading before in which they only waited for a disk, 0..1."""
 
 
 class HostSampler:

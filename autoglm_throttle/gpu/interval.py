@@ -12,20 +12,19 @@ from typing import Final
 
 from autoglm_throttle._runtime import backoff_s
 
+# Loads below which the next slower step is allowed; a requirement of the project, as the steps are.
 LOAD_THRESHOLDS: Final = (0.7, 0.3)
-"""Loads below which the next slower step is allowed; a requirement of the project, as the steps are."""
 
-STEPS: Final = (1.0, 5.0, 10.0)
-"""The time between two readings at each step, as a multiple of the shortest."""
+STEPS: Final = (1.0, 5.0, 10.0)  # The time between two readings at each step, as a multiple of the shortest
 
+# Time for which a slower step must have been allowed: 10 s would hardly separate a pause from an end.
 STEP_DELAY_S: Final = 30.0
-"""Time for which a slower step must have been allowed: 10 s would hardly separate a pause from an end."""
 
+# Failed reads that are repeated at the normal interval: a single hiccup needs no drastic step.
 RETRIES: Final = 3
-"""Failed reads that are repeated at the normal interval: a single hiccup needs no drastic step."""
 
+# Pause before the next search for a source that was not there at all, such as a driver loaded later.
 NO_SOURCE_PAUSE_S: Final = 60.0
-"""Pause before the next search for a source that was not there at all, such as a driver loaded later."""
 
 
 class AdaptiveInterval:
@@ -34,8 +33,8 @@ class AdaptiveInterval:
     def __init__(self, interval_s: float, max_s: float) -> None:
         if not 0.0 < interval_s <= max_s < math.inf:
             raise ValueError(f"0 < interval_s <= max_s is needed, not {interval_s!r} and {max_s!r}")
+        # The shortest time; above it, sampling is idle and a request wakes it.
         self.interval_s: float = interval_s
-        """The shortest time; above it, sampling is idle and a request wakes it."""
         self._max_s = max_s
         self._step = 0
         self._slower_since_s: float | None = None
@@ -62,10 +61,9 @@ class NextRead:
     """Plan of the next read."""
 
     due_s: float
-    reopen: bool = False
-    """Whether the provider should close and reopen the driver first."""
+    reopen: bool = False  # Whether the provider should close and reopen the driver first
+    # Start of the read that the tick is counted from; None: a pause, which no shorter interval ends.
     from_s: float | None = None
-    """Start of the read that the tick is counted from; None: a pause, which no shorter interval ends."""
 
 
 class Schedule:

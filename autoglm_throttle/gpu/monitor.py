@@ -34,11 +34,10 @@ from autoglm_throttle.types import (
 )
 from autoglm_throttle.types.errors import NoSourceError
 
+# Conditions that allow a longer sampling interval.
 NORMAL_CONDITIONS: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING})
-"""Conditions that allow a longer sampling interval."""
 
-JOIN_S: Final = 1.0
-"""Seconds to wait for threads in a hung read, all together."""
+JOIN_S: Final = 1.0  # Seconds to wait for threads in a hung read, all together
 
 SourceState = Literal["starting", "reading", "failing", "hanging", "crashed", "misconfigured", "no_source"]
 
@@ -99,10 +98,9 @@ class GpuMonitor:
         self._interval = (
             AdaptiveInterval(interval_s, settings.sample_interval_max_s) if settings.sample_adaptive else None
         )
-        self.is_idle: bool = False
-        """Whether the next request should wake the samplers."""
+        self.is_idle: bool = False  # Whether the next request should wake the samplers
+        # Source that has nothing to read -> whether that is a misconfiguration.
         self._silent: dict[str, bool] = {}
-        """Source that has nothing to read -> whether that is a misconfiguration."""
         self.samplers: dict[str, Sampler] = {one.name: self._sampler(one, interval_s) for one in providers}
         if len(self.samplers) < len(providers):
             raise ValueError(f"two sources have the same name: {[provider.name for provider in providers]}")

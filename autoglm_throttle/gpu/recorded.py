@@ -25,20 +25,17 @@ from typing import Any, Final
 from autoglm_throttle.gpu.sanity import THROTTLE_BITS
 from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 
-GIVEN: Final = frozenset({"taken_at_s", "source"})
-"""Fields that the provider fills in."""
+GIVEN: Final = frozenset({"taken_at_s", "source"})  # Fields that the provider fills in
 
 EVENTS: Final = frozenset({"lost", "error", "stale", "hang"})
 _FAULTS_SHOWN: Final = 20
 
-Cell = Any
-"""Unchecked content of a cell: a CSV gives text, JSON gives any of its types."""
+Cell = Any  # Unchecked content of a cell: a CSV gives text, JSON gives any of its types
+# One device: its utilization in percent, some fields of a sample by name, or a whole sample.
 Row = float | Mapping[str, object] | GpuSample
-"""One device: its utilization in percent, some fields of a sample by name, or a whole sample."""
-Tick = Row | Sequence[Row] | Exception
-"""One reading: a device, several devices, or an exception to raise."""
+Tick = Row | Sequence[Row] | Exception  # One reading: a device, several devices, or an exception to raise
+# A list or generator of readings, a function that returns one, or the path of a file.
 Script = Iterable[Tick] | Callable[[], Tick] | str | os.PathLike[str]
-"""A list or generator of readings, a function that returns one, or the path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,8 @@ class RecordedRow:
 class GpuRecording:
     """A file's rows, grouped by their time."""
 
+    # Ascending seconds from the start; empty for a live state, which is always current.
     times: tuple[float, ...]
-    """Ascending seconds from the start; empty for a live state, which is always current."""
     groups: tuple[tuple[RecordedRow, ...], ...]
 
     def at(self, elapsed_s: float) -> tuple[int, tuple[RecordedRow, ...]]:

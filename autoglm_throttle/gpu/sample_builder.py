@@ -14,26 +14,26 @@ from typing import Any, Final
 from autoglm_throttle.gpu.sanity import RANGES, changed, lost
 from autoglm_throttle.types import DeviceKey, GpuSample
 
+# Two measurements are one if their times differ by less: a source computes its age from two clocks.
 SAME_S: Final = 0.05
-"""Two measurements are one if their times differ by less: a source computes its age from two clocks."""
 
 BELIEVED_INTERVALS: Final = 3.0
+# A row counts for three of its source's intervals, and for two and a half of its measurement periods.
 BELIEVED_PERIODS: Final = 2.5
-"""A row counts for three of its source's intervals, and for two and a half of its measurement periods."""
 
+# Sources that list running devices: a device that they no longer list may have been removed.
 SCRAPED: Final = ("dcgm", "prometheus")
-"""Sources that list running devices: a device that they no longer list may have been removed."""
 
+# Maximum devices of one source, 128 hosts of 8; the first that vanished are evicted.
 MOST_DEVICES: Final = 1024
-"""Maximum devices of one source, 128 hosts of 8; the first that vanished are evicted."""
 
 VANISHED: Final = "vanished: the source no longer lists it"
 
+# Below this gap the step of a counter dominates: the energy counter moves some ten times a second.
 LEAST_GAP_S: Final = 0.1
-"""Below this gap the step of a counter dominates: the energy counter moves some ten times a second."""
 
+# Power and heat, in software and in hardware, are timed apart and may all count at once.
 PARALLEL_REASONS: Final = 4
-"""Power and heat, in software and in hardware, are timed apart and may all count at once."""
 
 _COUNTERS: Final = {
     "nvlink_rx_bps": "nvlink_rx_bytes",
@@ -45,8 +45,7 @@ _COUNTERS: Final = {
     "power_mean_w": "energy_j",
     "throttled_ratio": "throttled_ns",
 }
-RATES: Final = tuple(_COUNTERS)
-"""Fields computed here if the source does not report them."""
+RATES: Final = tuple(_COUNTERS)  # Fields computed here if the source does not report them
 
 Identity = str | tuple[str, str]
 
@@ -94,14 +93,11 @@ class FieldReport:
 
     row: GpuSample
     identity: Identity
-    measured_s: float
-    """When it was measured; for a vanished one, when it was last found missing."""
+    measured_s: float  # When it was measured; for a vanished one, when it was last found missing
     believed_until_s: float
     interval_s: float | None
-    total_bytes: int | None
-    """Memory of the device, remembered over a loss."""
-    vanished_s: float | None = None
-    """Time since which the source does not list it."""
+    total_bytes: int | None  # Memory of the device, remembered over a loss
+    vanished_s: float | None = None  # Time since which the source does not list it
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -116,8 +112,8 @@ class SampleBuilder:
         self._stale_after_s = stale_after_s
         self._forget_s = forget_s
         self._interval_s: float | None = None
+        # Every device that the source reports, or has reported and that is not dropped.
         self.reports: dict[DeviceKey, FieldReport] = {}
-        """Every device that the source reports, or has reported and that is not dropped."""
 
     def update(self, rows: Iterable[GpuSample], now: float, interval_s: float | None) -> None:
         """Add a complete reading of the source; of two rows with one name the newer counts."""

@@ -25,34 +25,30 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger("autoglm_throttle")
 
+# Prefix of the name of each sampler's thread; the provider's name follows after a hyphen.
 THREAD: Final = "autoglm-throttle-gpu"
-"""Prefix of the name of each sampler's thread; the provider's name follows after a hyphen."""
 
 DEADLINE_SHARE: Final = 0.5
+# A read longer than half the interval, and than 0.2 s, is an overrun: the next tick is in danger.
 DEADLINE_MIN_S: Final = 0.2
-"""A read longer than half the interval, and than 0.2 s, is an overrun: the next tick is in danger."""
 
 
 @dataclass(slots=True)
 class SamplerStatus:
     """Counts of a sampler since its construction, and its newest times and errors."""
 
-    failures: int = 0
-    """Reads that raised, and threads that the system refused."""
+    failures: int = 0  # Reads that raised, and threads that the system refused
     overruns: int = 0
     implausible: int = 0
     callback_errors: int = 0
-    crashes: int = 0
-    """Exceptions that no read may raise, such as ``SystemExit``."""
+    crashes: int = 0  # Exceptions that no read may raise, such as ``SystemExit``
+    # When the newest read that gave samples ended, on the sampler's clock; None: none has.
     last_read_s: float | None = None
-    """When the newest read that gave samples ended, on the sampler's clock; None: none has."""
+    # When the current read began, else None: shows a hang while it lasts.
     reading_since_s: float | None = None
-    """When the current read began, else None: shows a hang while it lasts."""
     last_error: str | None = None
-    misconfigured: str | None = None
-    """Why the thread ended for good, with the remedy; None unless it did."""
-    no_source: str | None = None
-    """Candidates of the automatic choice, while it finds nothing; None otherwise."""
+    misconfigured: str | None = None  # Why the thread ended for good, with the remedy; None unless it did
+    no_source: str | None = None  # Candidates of the automatic choice, while it finds nothing; None otherwise
 
 
 class Sampler:
@@ -73,8 +69,8 @@ class Sampler:
         clock: Clock = time.monotonic,
     ) -> None:
         self.provider: GpuProvider = provider
+        # True from ``start`` to ``stop``, also after the thread ended for good, or it were started again.
         self.is_running: bool = False
-        """True from ``start`` to ``stop``, also after the thread ended for good, or it were started again."""
         self.status: SamplerStatus = SamplerStatus()
         self.schedule: Schedule = Schedule(max(interval_s, provider.min_interval_s))
         self._on_samples = on_samples

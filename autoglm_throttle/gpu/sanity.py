@@ -13,9 +13,9 @@ from typing import Any, Final, get_args
 
 from autoglm_throttle.types import GpuSample, ThrottleBit
 
-THROTTLE_BITS: Final = frozenset(get_args(ThrottleBit))
-"""Reasons for which a device may slow itself down."""
+THROTTLE_BITS: Final = frozenset(get_args(ThrottleBit))  # Reasons for which a device may slow itself down
 
+# ``nvmlClocksEventReason*``, which DCGM has, too; the other bits are idleness and clocks set on purpose.
 _BITS: Final[dict[int, ThrottleBit]] = {
     0x04: "sw_power_cap",
     0x08: "hw_slowdown",
@@ -23,7 +23,6 @@ _BITS: Final[dict[int, ThrottleBit]] = {
     0x40: "hw_thermal",
     0x80: "hw_power_brake",
 }
-"""``nvmlClocksEventReason*``, which DCGM has, too; the other bits are idleness and clocks set on purpose."""
 
 
 def throttle_reasons(bitmap: int) -> frozenset[ThrottleBit]:
@@ -34,6 +33,7 @@ def throttle_reasons(bitmap: int) -> frozenset[ThrottleBit]:
 _SHARES: Final = ("graphics_active_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_active_ratio")
 _LINKS: Final = ("nvlink_rx_bytes", "nvlink_tx_bytes", "nvlink_errors", "pcie_rx_bytes", "pcie_tx_bytes")
 
+# Field of a sample -> smallest and largest plausible value, both included, in the field's own unit.
 RANGES: Final[dict[str, tuple[float, float]]] = {
     "utilization_pct": (0.0, 100.0),
     "memory_busy_pct": (0.0, 100.0),
@@ -61,7 +61,6 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
     **dict.fromkeys(("tokens_total", "preemptions_total"), (0, 2**63)),
     **dict.fromkeys(("tokens_per_s", "preemptions_per_s"), (0.0, 1e9)),
 }
-"""Field of a sample -> smallest and largest plausible value, both included, in the field's own unit."""
 
 MEASURED: Final = (*RANGES, "throttle")
 
@@ -93,8 +92,8 @@ def drop_implausible(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
 
 _NAMES: Final = tuple(field.name for field in fields(GpuSample))
 _values: Final = attrgetter(*_NAMES)
+# Setters for the fields of a new row: the slots below the frozen class.
 _set: Final[dict[str, Any]] = {name: GpuSample.__dict__[name].__set__ for name in _NAMES}
-"""Setters for the fields of a new row: the slots below the frozen class."""
 
 
 def changed(row: GpuSample, changes: dict[str, Any]) -> GpuSample:

@@ -16,8 +16,8 @@ from autoglm_throttle.types.errors import NoSourceError, NotPresentError, Packag
 
 _log = logging.getLogger("autoglm_throttle")
 
+# Exists while NVIDIA's driver is loaded on Linux. A missing package is then logged as a warning.
 DRIVER = Path("/dev/nvidiactl")
-"""Exists while NVIDIA's driver is loaded on Linux. A missing package is then logged as a warning."""
 
 
 def providers(

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from autoglm_throttle.limiting.decisions import OK, rejection, seconds_until
 from autoglm_throttle.types import SUB_BUCKETS, Decision, UserLimit
 
-COUNTED_BUCKETS = SUB_BUCKETS + 1
-"""Buckets that count: the present one, and the 60 before it."""
+COUNTED_BUCKETS = SUB_BUCKETS + 1  # Buckets that count: the present one, and the 60 before it
 
 
 class BucketRing:
@@ -29,8 +28,7 @@ class BucketRing:
 
     def __init__(self) -> None:
         self.counts: int = 0
-        self.last: int = 0
-        """Number of the newest bucket; undefined while there are no counts."""
+        self.last: int = 0  # Number of the newest bucket; undefined while there are no counts
 
 
 class BucketWindow:
@@ -44,8 +42,7 @@ class BucketWindow:
         self._limit = limit
         self._width_us = -(-limit.window_s * 1_000_000 // SUB_BUCKETS)
         self._bits = limit.limit.bit_length()
-        self._full = (1 << self._bits) - 1
-        """The largest digit, at least the limit."""
+        self._full = (1 << self._bits) - 1  # The largest digit, at least the limit
         self._all = (1 << self._bits * COUNTED_BUCKETS) - 1
 
     def open(self) -> BucketRing:

@@ -56,26 +56,23 @@ _HIGH = Priority.HIGH
 _NO_TICKETS: Sequence[Ticket] = ()
 _NO_OBJECTIVES: Mapping[str, float] = MappingProxyType({})
 
+# First limit, of all workers together, if no objective is set: until one is learned, nothing lowers it.
 FIRST_LIMIT_UNSET = 64
-"""First limit, of all workers together, if no objective is set: until one is learned, nothing lowers it."""
 
+# Requests beside which an answer still shows the latency without load: at least, and as a share of the limit.
+# [simulated: two at any limit cost random mixes 7 %]
 QUIET_MIN, QUIET_SHARE = 2, 0.25
-"""Requests beside which an answer still shows the latency without load: at least, and as a share of the
-limit. [simulated: two at any limit cost random mixes 7 %]
-"""
 
+# Only so many of the first answers of a class in a period may show it: the others need not pay for that.
 QUIET_PER_PERIOD = 5
-"""Only so many of the first answers of a class in a period may show it: the others need not pay for that."""
 
+# Requests of one negligible class that may be in flight without a slot: at least, and as a share of the
+# limit. A class that turns slow is limited again.
 UNCOUNTED_MIN, UNCOUNTED_SHARE = 3, 0.05
-"""Requests of one negligible class that may be in flight without a slot: at least, and as a share of the
-limit. A class that turns slow is limited again.
-"""
 
+# Least length of a period that raises a limit which was reached while answers were unloaded: a step within
+# the capacity should not be shed, and a cold start neither.
 FAST_PERIOD_S = 0.05
-"""Least length of a period that raises a limit which was reached while answers were unloaded: a step within
-the capacity should not be shed, and a cold start neither.
-"""
 
 
 class AdaptiveConcurrencyLimiter:
@@ -132,27 +129,23 @@ class AdaptiveConcurrencyLimiter:
         fair = settings.fairness is Fairness.USER
         self.queues: PriorityQueues = PriorityQueues(ReservedShare(settings.min_share, now), fair=fair)
         self.period: RunningPeriod = RunningPeriod(now)
-        self.in_flight: int = 0
-        """Slots in use."""
-        self.paused: int = 0
-        """Requests that have given their slot back for a while."""
-        self.waiting: int = 0
-        """Tickets in all queues."""
+        self.in_flight: int = 0  # Slots in use
+        self.paused: int = 0  # Requests that have given their slot back for a while
+        self.waiting: int = 0  # Tickets in all queues
+        # Requests that may be in flight, before the memory cap and the hard limit apply.
         self.limit: float = 0.0
-        """Requests that may be in flight, before the memory cap and the hard limit apply."""
-        self.capacity: int = 0
-        """Slots that may be in use."""
+        self.capacity: int = 0  # Slots that may be in use
         self._quiet = 0.0
         self._uncounted_max = 0.0
+        # When the first request ended: what began before may have waited for a model to load.
         self._first_end_s = math.inf
-        """When the first request ended: what began before may have waited for a model to load."""
         self._wait = QueueWait(self.service, self.queues, settings.queue_max, now, dry_run=dry_run)
         self._rejected = 0
         is_set = "inflight_start" in settings.model_fields_set
         is_unset = self._learns_slo and not is_set
         first = FIRST_LIMIT_UNSET if is_unset else settings.inflight_start
+        # Limit once an objective has been learned, if none has reached the first one; 0: nothing to do.
         self._learned_limit: float = max(1.0, settings.inflight_start / workers) if is_unset else 0.0
-        """Limit once an objective has been learned, if none has reached the first one; 0: nothing to do."""
         self._begin_period(float(max(1, settings.inflight_floor // workers, math.ceil(first / workers))))
 
     def __repr__(self) -> str:

@@ -19,8 +19,8 @@ def seconds_until(instant: float, now: float) -> float:
     return wait
 
 
+# Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup.
 OK, USER, TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
-"""Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
 
 
 def rejection(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decision:
@@ -87,12 +87,9 @@ class HasTokens(Protocol):
     """Tokens that refill at a rate."""
 
     name: str
-    nominal: float
-    """Tokens per second at factor 1."""
-    rate: float
-    """Tokens per second now."""
-    burst: float
-    """Most tokens that it holds."""
+    nominal: float  # Tokens per second at factor 1
+    rate: float  # Tokens per second now
+    burst: float  # Most tokens that it holds
 
     def tokens(self, now: float) -> float:
         """Return the tokens it holds at ``now``."""
@@ -119,13 +116,13 @@ def rate_rejection(bucket: HasTokens, cost: float, wait: float, now: float) -> D
     )
 
 
+# Details of a closed service for causes other than the table: ``gpu:overload`` means load.
 REJECT_ALL_DETAIL: Final = {
     ControlCause.LOST: "gpu:lost",
     ControlCause.STALLED: "gpu:stalled",
     ControlCause.STALE: "gpu:stale",
     ControlCause.BLIND: "gpu:blind",
 }
-"""Details of a closed service for causes other than the table: ``gpu:overload`` means load."""
 
 
 def all_rejected(control_state: ControlState, now: float) -> Decision:

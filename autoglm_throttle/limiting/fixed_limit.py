@@ -23,8 +23,7 @@ from autoglm_throttle.limiting.work_class import (
 )
 from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
-LATENCY_GAIN = 0.1
-"""Weight of the newest request in the mean holding time of a slot."""
+LATENCY_GAIN = 0.1  # Weight of the newest request in the mean holding time of a slot
 
 _NO_TICKETS: Sequence[Ticket] = ()
 
@@ -46,17 +45,13 @@ class FixedConcurrencyLimit:
 
     def __init__(self, limit: float, slo_s: float = LEARNED_SLO_MIN_S) -> None:
         self.limit: float = limit
-        self.capacity: float = limit
-        """As `limit`, which no memory cap bounds."""
+        self.capacity: float = limit  # As `limit`, which no memory cap bounds
         self.slo_s: float = slo_s
+        # The one class of all requests, under any name.
         self.work_classes: defaultdict[str, WorkClass] = _SingleClass()
-        """The one class of all requests, under any name."""
-        self.paused: int = 0
-        """Requests that have given their slot back for a while."""
-        self.in_flight: int = 0
-        """Slots in use."""
-        self.waiting: int = 0
-        """Always 0: there is no queue."""
+        self.paused: int = 0  # Requests that have given their slot back for a while
+        self.in_flight: int = 0  # Slots in use
+        self.waiting: int = 0  # Always 0: there is no queue
         self._held_s = FIRST_LATENCY_S
         self._rejected = 0
 

@@ -11,8 +11,7 @@ from autoglm_throttle.limiting.work_class import WorkClasses
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import ConcurrencyView, WorkClassView
 
-VIEWED_CLASSES = 16
-"""Work classes in a view: those with most requests."""
+VIEWED_CLASSES = 16  # Work classes in a view: those with most requests
 
 
 class ViewedLimiter(Protocol):

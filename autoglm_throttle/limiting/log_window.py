@@ -17,16 +17,14 @@ from autoglm_throttle.limiting.bucket_window import BucketWindow
 from autoglm_throttle.limiting.decisions import OK, rejection, seconds_until
 from autoglm_throttle.types import Decision, UserLimit
 
+# A log drops its expired units once they are a quarter of it, so each unit is moved at most four times.
 COMPACTED_SHARE = 4
-"""A log drops its expired units once they are a quarter of it, so each unit is moved at most four times."""
 
+# Longest delay between reading the clock and the decision for which a refund is still found. Threads wait for
+# a lock for milliseconds; a larger value makes a mistaken unit likelier.
 CLAMPED_S = 1.0
-"""Longest delay between reading the clock and the decision for which a refund is still found.
-Threads wait for a lock for milliseconds; a larger value makes a mistaken unit likelier.
-"""
 
-Log = array
-"""Instants at which units were spent, in rising order; one entry for each unit."""
+Log = array  # Instants at which units were spent, in rising order; one entry for each unit
 
 
 class LogWindow:
@@ -131,8 +129,7 @@ def first_live(log: Log[float], window_s: int, now: float) -> int:
     return live
 
 
-Account = Any
-"""Account of one user: a log, a ring, or a tuple of them. Only its layout reads it."""
+Account = Any  # Account of one user: a log, a ring, or a tuple of them. Only its layout reads it.
 
 
 class WindowLayout(Protocol):

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 
+# An idle fill this close to the target belongs to an engine that allocates its memory in advance.
 BLIND_MARGIN = 0.05
-"""An idle fill this close to the target belongs to an engine that allocates its memory in advance."""
 
-MIN_RISE = 0.02
-"""Smallest difference between two fills that is attributed to requests."""
+MIN_RISE = 0.02  # Smallest difference between two fills that is attributed to requests
+CLEAR_RISE = 4 * MIN_RISE  # Rise large enough that the end of half of the requests shows in the fill
 
-CLEAR_RISE = 4 * MIN_RISE
-"""Rise large enough that the end of half of the requests shows in the fill."""
-
+# Least share of the peak in flight for a sample: below it, leftovers of ended requests dominate.
 MIN_SAMPLE_SHARE = 0.25
-"""Least share of the peak in flight for a sample: below it, leftovers of ended requests dominate."""
 
+# Requests in flight of which most fail, and the seconds between two of these failures at most: a crash.
 CRASH_MIN, CRASH_S = 8, 0.05
-"""Requests in flight of which most fail, and the seconds between two of these failures at most: a crash."""
 
-CRASH_SHARE = 0.5
-"""Share of the requests of a crash that may be in flight until a fill shows what they need."""
-
-MIN_SAMPLE_REQUESTS = 4
-"""Requests in flight below which the cap is at least twice the peak."""
+CRASH_SHARE = 0.5  # Share of the requests of a crash that may be in flight until a fill shows what they need
+MIN_SAMPLE_REQUESTS = 4  # Requests in flight below which the cap is at least twice the peak
 
 
 class MemoryCap:
@@ -66,12 +60,10 @@ class MemoryCap:
         self._failed = self._crashing = 0  # failures of the newest burst, and in flight when it began
         self._failed_s = -math.inf
         self._crash_cap = math.inf  # until a fill has been read under load
+        # Requests in flight at which the target would be reached, >= 1; infinite: not learned yet.
         self.requests: float = math.inf
-        """Requests in flight at which the target would be reached, >= 1; infinite: not learned yet."""
-        self.peak: int = 0
-        """Most requests in flight since the newest fill, in the periods that are over."""
-        self.is_retained: bool = True
-        """Whether the fill stays when requests end."""
+        self.peak: int = 0  # Most requests in flight since the newest fill, in the periods that are over
+        self.is_retained: bool = True  # Whether the fill stays when requests end
 
     @property
     def blind(self) -> bool:

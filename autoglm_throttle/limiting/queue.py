@@ -10,14 +10,11 @@ from typing import Final
 from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.types import Priority
 
+# Index of the queue that is served first; the queue of a priority is the one after its number.
 RESERVED_QUEUE = 0
-"""Index of the queue that is served first; the queue of a priority is the one after its number."""
 
-COUNTERS_MAX: Final = 10_000
-"""Users whose served requests are remembered in one queue."""
-
-STALE_TURNS_MAX: Final = 64
-"""Outdated turns beyond the valid ones before they are dropped."""
+COUNTERS_MAX: Final = 10_000  # Users whose served requests are remembered in one queue
+STALE_TURNS_MAX: Final = 64  # Outdated turns beyond the valid ones before they are dropped
 
 _LOW = Priority.LOW
 
@@ -37,17 +34,14 @@ class TicketQueue:
 
     def __init__(self, *, fair: bool) -> None:
         self._fair = fair
-        self.tickets: OrderedDict[Ticket, None] = OrderedDict()
-        """All tickets, in order of arrival."""
+        self.tickets: OrderedDict[Ticket, None] = OrderedDict()  # All tickets, in order of arrival
         self._by_user: dict[str, OrderedDict[Ticket, None]] = {}
-        self._served: dict[str, float] = {}
-        """Cost served to users beyond the least served one."""
-        self._virtual = 0.0
-        """Cost served to the least served user in the queue."""
+        self._served: dict[str, float] = {}  # Cost served to users beyond the least served one
+        self._virtual = 0.0  # Cost served to the least served user in the queue
+        # Heap of users with tickets; outdated entries, and those of users without tickets, are skipped.
         self._turns: list[tuple[float, float, str]] = []
-        """Heap of users with tickets; outdated entries, and those of users without tickets, are skipped."""
+        # At each position: the number of users with at least so many tickets.
         self._queued_at_least: list[int] = [0]
-        """At each position: the number of users with at least so many tickets."""
 
     def append(self, ticket: Ticket) -> None:
         """Append a ticket."""
@@ -148,8 +142,8 @@ class PriorityQueues:
             TicketQueue(fair=False),
             *(TicketQueue(fair=fair) for _ in Priority),
         )
+        # Requests in flight, by priority, that would be tickets without the dry run.
         self.would_wait: list[int] = [0, 0, 0]
-        """Requests in flight, by priority, that would be tickets without the dry run."""
 
     def is_ahead(self, priority: Priority) -> bool:
         """Whether any ticket of this class or a higher one is queued."""
@@ -190,14 +184,11 @@ class PriorityQueues:
             free -= called
 
 
-RESERVED_MAX_WAIT = 0.5
-"""Share of its objective that a request on the reserved share may wait."""
+RESERVED_MAX_WAIT = 0.5  # Share of its objective that a request on the reserved share may wait
+BURST = 2.0  # Least burst of an unused share, in requests
 
-BURST = 2.0
-"""Least burst of an unused share, in requests."""
-
+# Seconds of the share saved as credit: with less, a class with a tenth of the high demand gets nothing.
 BURST_S = 3.0
-"""Seconds of the share saved as credit: with less, a class with a tenth of the high demand gets nothing."""
 
 
 class ReservedShare:
@@ -229,17 +220,14 @@ class ReservedShare:
         return taken
 
 
-RETRY_MAX_S = 54.0
-"""Longest time told: clients follow a Retry-After up to a minute, and jitter adds a tenth."""
+RETRY_MAX_S = 54.0  # Longest time told: clients follow a Retry-After up to a minute, and jitter adds a tenth
 
+# Share of the service rate kept for returning requests; the others come for the first time. [simulated: the
+# whole rate lets 83 % of the calls of a crowd fail, half of it none]
 RETRY_SHARE = 0.5
-"""Share of the service rate kept for returning requests; the others come for the first time.
-[simulated: the whole rate lets 83 % of the calls of a crowd fail, half of it none]
-"""
 
 
-TURNS_MAX = 10_000
-"""Users whose turns are remembered."""
+TURNS_MAX = 10_000  # Users whose turns are remembered
 
 
 class RetrySchedule:
@@ -253,8 +241,7 @@ class RetrySchedule:
 
     def __init__(self, now: float) -> None:
         self._last_s = now
-        self.turns: dict[str, float] = {}
-        """The newest turn of each rejected user, the oldest first."""
+        self.turns: dict[str, float] = {}  # The newest turn of each rejected user, the oldest first
 
     def next_turn_s(self, user: str, rate_rps: float, now: float) -> float:
         """Assign the next turn to a user, and return the seconds until it; at most `RETRY_MAX_S`."""

@@ -10,61 +10,48 @@ from __future__ import annotations
 from autoglm_throttle.limiting.work_class import MeasurementPeriod, WorkClass, WorkClasses
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 
-FIRST_LATENCY_S = 0.05
-"""Assumed latency before the first completion."""
+FIRST_LATENCY_S = 0.05  # Assumed latency before the first completion
+SHORTEST_S = 0.001  # Lower bound of a mean latency: clocks and event loops are no more precise
 
-SHORTEST_S = 0.001
-"""Lower bound of a mean latency: clocks and event loops are no more precise."""
-
+# Assumed headroom of a saturated service over its throughput; without it the limit could never grow.
 PROBE_FACTOR = 1.3
-"""Assumed headroom of a saturated service over its throughput; without it the limit could never grow."""
 
-SLO_PER_PERIOD = 4
-"""A period with completions ends after a quarter of the objective, even if they are few."""
+SLO_PER_PERIOD = 4  # A period with completions ends after a quarter of the objective, even if they are few
+PERIODS_AT_MOST = 4  # Without completions it ends after four times as long
 
-PERIODS_AT_MOST = 4
-"""Without completions it ends after four times as long."""
-
+# A period longer than this many maximum lengths was idle: it proves nothing about saturation.
 IDLE_PERIODS = 2
-"""A period longer than this many maximum lengths was idle: it proves nothing about saturation."""
 
-DEMAND_GAIN, LATENCY_GAIN = 0.4, 0.5
-"""Weight of the newest period in the demand and in the latency."""
+DEMAND_GAIN, LATENCY_GAIN = 0.4, 0.5  # Weight of the newest period in the demand and in the latency
 
+# Weight of the newest period in the service rate: a hiccup must not halve it.
 RATE_UP_GAIN, RATE_DOWN_GAIN = 0.5, 0.3
-"""Weight of the newest period in the service rate: a hiccup must not halve it."""
 
+# Largest change of the limit in a period, as a share of it; the last below half of the latency aim.
 STEP_DOWN, STEP_UP, STEP_UP_FAST = 0.3, 0.3, 1.0
-"""Largest change of the limit in a period, as a share of it; the last below half of the latency aim."""
 
-MIN_REMAINING_SHARE = 0.02
-"""A priority with at most this share of the service rate left is not queued."""
+MIN_REMAINING_SHARE = 0.02  # A priority with at most this share of the service rate left is not queued
 
+# A class asks at most for twice the slots that it fills. [simulated: without it, 600 answers/s of 1 ms leave
+# a GPU 0.28 of its throughput]
 SLOTS_PER_FILLED = 2.0
-"""A class asks at most for twice the slots that it fills. [simulated: without it, 600 answers/s of 1 ms leave
-a GPU 0.28 of its throughput]
-"""
 
+# Share of the requests in flight in the limit of several classes, beside that of the completions. [simulated:
+# at 0 requests of 5 s beside others of 10 ms keep 0.57 of what they could have, with it 0.76; at 0.5 a tenth
+# of the random mixes lose 3 %]
 BY_WORK = 0.4
-"""Share of the requests in flight in the limit of several classes, beside that of the completions.
-[simulated: at 0 requests of 5 s beside others of 10 ms keep 0.57 of what they could have, with it 0.76; at
-0.5 a tenth of the random mixes lose 3 %]
-"""
 
-NEGLIGIBLE = 0.02
-"""Share of the mean latency below which a class needs no slots. [simulated]"""
+NEGLIGIBLE = 0.02  # Share of the mean latency below which a class needs no slots. [simulated]
 
+# Least share of the arrivals with which a class has a say in the longest wait of all. [simulated]
 PATIENCE_SHARE = 0.05
-"""Least share of the arrivals with which a class has a say in the longest wait of all. [simulated]"""
 
-LATENCY_MARGIN = 1.3
-"""Mean latencies of the objective that stay reserved for the service itself."""
+LATENCY_MARGIN = 1.3  # Mean latencies of the objective that stay reserved for the service itself
 
+# Slots that each of several workers adds to its limit: at most, and as a share of its arrivals within the
+# latency aim, since a slow service must not be flooded. Only a constant pulls equal shares together.
+# [simulated: without it four workers keep 0.51 of high at 5x, with at most 2 in steps of 0.1 they keep 0.92]
 EVEN_MAX, EVEN_DEMAND_SHARE = 3.0, 0.08
-"""Slots that each of several workers adds to its limit: at most, and as a share of its arrivals within the
-latency aim, since a slow service must not be flooded. Only a constant pulls equal shares together.
-[simulated: without it four workers keep 0.51 of high at 5x, with at most 2 in steps of 0.1 they keep 0.92]
-"""
 
 
 class ServiceEstimator:
@@ -98,32 +85,28 @@ class ServiceEstimator:
         self._classes = classes
         self._workers = workers
         self._floor = max(1, settings.inflight_floor // workers)
+        # Smoothed limit before its bounds; None until a period at the limit.
         self._wanted: float | None = None
-        """Smoothed limit before its bounds; None until a period at the limit."""
+        # Requests that are not negligible, finished per second; a lower bound until ``measured``. None: no
+        # completion yet.
         self.rate_rps: float | None = None
-        """Requests that are not negligible, finished per second; a lower bound until ``measured``.
-        None: no completion yet.
-        """
+        # Whether the limit was reached in the last period while answers took less than half of their aim.
         self.is_unloaded: bool = False
-        """Whether the limit was reached in the last period while answers took less than half of their aim."""
-        self.measured: bool = False
-        """Whether a period at the limit has been observed."""
+        self.measured: bool = False  # Whether a period at the limit has been observed
         self.demand_rps: list[float] = [0.0, 0.0, 0.0]
+        # Mean latency, weighted by time: of several classes the long ones decide.
         self.latency_s: float = FIRST_LATENCY_S
-        """Mean latency, weighted by time: of several classes the long ones decide."""
+        # Objective of requests without one of their own: the set one, or the longest learned one.
         self.slo_s: float = 0.0
-        """Objective of requests without one of their own: the set one, or the longest learned one."""
-        self.shortest_s: float = 0.0
-        """Least length of a period with few completions."""
+        self.shortest_s: float = 0.0  # Least length of a period with few completions
         self._learn_objective()
+        # Mean seconds that a request may spend in the service.
         self.aim_s: float = settings.latency_budget * self.slo_s
-        """Mean seconds that a request may spend in the service."""
+        # Longest wait of all queued requests: with the longer objective of one class alone, its requests
+        # would stand in front whenever a slot is free.
         self.patience_s: float = settings.wait_budget * self.slo_s
-        """Longest wait of all queued requests: with the longer objective of one class alone, its requests
-        would stand in front whenever a slot is free.
-        """
+        # Whether a class takes more than half of its objective even without load.
         self.slo_unreachable: bool = False
-        """Whether a class takes more than half of its objective even without load."""
 
     @property
     def unloaded_s(self) -> float | None:

@@ -13,11 +13,11 @@ from autoglm_throttle.limiting.decisions import OK, deciding_limit, rejection
 from autoglm_throttle.limiting.log_window import Account, evaluate_limit, layout_of
 from autoglm_throttle.types import Decision, UserLimit
 
+# Users checked for idleness per new user: more than one, so that the table shrinks faster than it grows.
 SWEPT_PER_NEWCOMER = 2
-"""Users checked for idleness per new user: more than one, so that the table shrinks faster than it grows."""
 
+# Users scanned for one to evict when the table is full: bounds the work of one request.
 SCANNED_WHEN_FULL = 16
-"""Users scanned for one to evict when the table is full: bounds the work of one request."""
 
 
 class EvictionRing:
@@ -27,8 +27,7 @@ class EvictionRing:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.hand: int = 0
-        """Index of the name to check next, modulo their number."""
+        self.hand: int = 0  # Index of the name to check next, modulo their number
 
     def remove(self, slot: int) -> str:
         """Remove a name; the last one takes its place."""
@@ -59,11 +58,11 @@ class SlidingWindow:
         self.accounts: dict[str, Account] = {}
         self.ring: EvictionRing = EvictionRing()
         self.neighbourhoods: SlidingWindow | None = neighbourhoods
+        # Decisions made on a shared account because the table was full of users that may not be evicted.
         self.overflowed: int = 0
-        """Decisions made on a shared account because the table was full of users that may not be evicted."""
         self._layout = layout_of(limits)
+        # The limit, if there is only one and it is exact: the usual case, and the fastest.
         self._only = limits[0] if len(limits) == 1 and limits[0].exact else None
-        """The limit, if there is only one and it is exact: the usual case, and the fastest."""
         self._smallest = min(limit.limit for limit in limits)
         self._common: Account = self._layout.open()
 

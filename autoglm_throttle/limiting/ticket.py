@@ -17,20 +17,16 @@ class TicketState(IntEnum):
     """State of a queued request. It changes once, except that a called ticket may be cancelled."""
 
     WAITING = 0
-    CALLED = 1
-    """It has a slot."""
-    EXPIRED = 2
-    """It waited for its maximum wait."""
-    CANCELLED = 3
-    """The waiter was cancelled, in the queue or with the slot it had been called to."""
+    CALLED = 1  # It has a slot
+    EXPIRED = 2  # It waited for its maximum wait
+    CANCELLED = 3  # The waiter was cancelled, in the queue or with the slot it had been called to
 
 
+# Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup.
 WAITING, CALLED, EXPIRED, CANCELLED = TicketState
-"""Module constants: before Python 3.12, reading an enum member costs as much as a dictionary lookup."""
 
 
-NOT_QUEUED = -1
-"""Index of a ticket that was never queued."""
+NOT_QUEUED = -1  # Index of a ticket that was never queued
 
 
 class StoreCheck(Protocol[Reply]):
@@ -86,8 +82,7 @@ class TicketCharges:
         self.charged_s: float = charged_s
 
 
-UNCHARGED = TicketCharges(None, None)
-"""Charges of a ticket that only the limiter knows."""
+UNCHARGED = TicketCharges(None, None)  # Charges of a ticket that only the limiter knows
 
 
 class Ticket:
@@ -127,14 +122,12 @@ class Ticket:
         self.queue_index: int = queue_index
         self.was_queued: bool = queue_index != NOT_QUEUED
         self.state: TicketState = WAITING
-        self.called_s: float | None = None
-        """When it got its slot."""
+        self.called_s: float | None = None  # When it got its slot
         self.work_class: WorkClass = work_class
-        self.slot: int = NO_SLOT
-        """What it holds, once it was called."""
+        self.slot: int = NO_SLOT  # What it holds, once it was called
         self.started_s: float = arrived_s
+        # Callback that wakes the waiter after a change of state.
         self.on_ready: Callable[[], None] | None = None
-        """Callback that wakes the waiter after a change of state."""
         self.charges: TicketCharges = UNCHARGED
 
     @classmethod

@@ -14,8 +14,7 @@ from autoglm_throttle.limiting.decisions import rate_rejection, seconds_until
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority, Reason
 
-DONOR_RESERVE = 0.5
-"""Share of its burst that a lending bucket reserves for its own class."""
+DONOR_RESERVE = 0.5  # Share of its burst that a lending bucket reserves for its own class
 
 
 class Refundable(Protocol):
@@ -41,8 +40,7 @@ class TokenBucket:
     def __init__(self, rate: float, burst: float, now: float, name: str = "") -> None:
         self.name: str = name
         self.nominal: float = rate
-        self.rate: float = rate
-        """Tokens per second now."""
+        self.rate: float = rate  # Tokens per second now
         self.burst: float = burst
         self._tokens = burst
         self._stamp = now
@@ -163,13 +161,11 @@ def _donors(
     )
 
 
-CAPACITY_S = 0.5
-"""Seconds of the rate that a full budget holds."""
+CAPACITY_S = 0.5  # Seconds of the rate that a full budget holds
 
+# Least capacity of a full budget in requests: below two requests a second it would fall under one request,
+# and no request would ever pass.
 MIN_CAPACITY = 8.0
-"""Least capacity of a full budget in requests: below two requests a second it would fall under one
-request, and no request would ever pass.
-"""
 
 
 class SharedBudget:
@@ -183,8 +179,8 @@ class SharedBudget:
     __slots__ = ("_active", "_detail", "bucket", "reserves")
 
     def __init__(self, settings: RateSettings, now: float) -> None:
+        # Share of the capacity that high, mid and low leave behind.
         self.reserves: tuple[float, float, float] = (0.0, settings.reserve_mid, settings.reserve_low)
-        """Share of the capacity that high, mid and low leave behind."""
         self.bucket: TokenBucket = TokenBucket(0.0, MIN_CAPACITY, now, "gpu")
         self._active = False
         self._detail = ""

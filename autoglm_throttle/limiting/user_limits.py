@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.types import UNITS_AT_MOST, Decision, Demand, Priority, UserLimit
 
-Part = Sequence[int]
-"""Usable units of each limit of a set, in their order."""
-
-NEIGHBOURHOODS_SHARE = 0.1
-"""Capacity for neighbourhoods of new users, as a share of ``max_users``."""
+Part = Sequence[int]  # Usable units of each limit of a set, in their order
+NEIGHBOURHOODS_SHARE = 0.1  # Capacity for neighbourhoods of new users, as a share of ``max_users``
 
 
 class UserLimits:
@@ -170,8 +167,7 @@ Limits = tuple[UserLimit, ...]
 class LimitSet:
     """Limits that are counted together: those of a user and the wider ones of an address."""
 
-    name: str
-    """Name of the set in a shared store: ``user``, ``user-low``, ``plan-gold``."""
+    name: str  # Name of the set in a shared store: ``user``, ``user-low``, ``plan-gold``
     users: Limits
     addresses: Limits
 
@@ -200,8 +196,7 @@ class LimitSets:
         self.by_priority: tuple[LimitSet | None, ...] = tuple(by_limits[limits] for limits in by_priority)
         self.by_plan: dict[str, LimitSet | None] = self._named("plan", by_plan)
         self.by_route: dict[str, LimitSet | None] = self._named("route", by_route)
-        self.plain: bool = not (self.by_plan or self.by_route)
-        """Whether the priority alone decides."""
+        self.plain: bool = not (self.by_plan or self.by_route)  # Whether the priority alone decides
 
     def __iter__(self) -> Iterator[LimitSet]:
         sets = [*self.by_priority, *self.by_plan.values(), *self.by_route.values()]

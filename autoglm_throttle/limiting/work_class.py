@@ -10,63 +10,55 @@ from typing import Final, Protocol
 
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 
+# What a request holds: no slot; none, as its class is negligible; one given back for a pause; one; one that
+# it got with few others in flight; one taken again after a pause. Those above ``PAUSED`` count as in use.
 NO_SLOT, UNCOUNTED, PAUSED, COUNTED, QUIET, RESUMED = range(6)
-"""What a request holds: no slot; none, as its class is negligible; one given back for a pause; one; one that
-it got with few others in flight; one taken again after a pause. Those above ``PAUSED`` count as in use.
-"""
 
-CLASSES_MAX: Final = 64
-"""Classes at most; the requests of all others share one. [simulated in the design]"""
+CLASSES_MAX: Final = 64  # Classes at most; the requests of all others share one. [simulated in the design]
+UNLOADED_SAMPLES: Final = 15  # Answers whose median is the unloaded latency. [simulated in the design]
 
-UNLOADED_SAMPLES: Final = 15
-"""Answers whose median is the unloaded latency. [simulated in the design]"""
-
+# Answers from which an objective that is not set is learned, at most and at least. [simulated]
 EASY_SAMPLES, EASY_SAMPLES_MIN = 200, 5
-"""Answers from which an objective that is not set is learned, at most and at least. [simulated]"""
 
+# Objective until one is learned, and its least value: the founding alert threshold.
 LEARNED_SLO_MIN_S: Final = 2.0
-"""Objective until one is learned, and its least value: the founding alert threshold."""
 
+# Learned objective in 95th percentiles of the easy answers. [simulated: 8 medians lose 14 % at 2x]
 LEARNED_SLO_FACTOR: Final = 4.0
-"""Learned objective in 95th percentiles of the easy answers. [simulated: 8 medians lose 14 % at 2x]"""
 
+# The budget is at least 2.5 unloaded latencies within 0.4 of the objective, or 1.25 of them beyond it.
+# [simulated: 0.7 instead of 0.4 costs high 2 points]
 UNLOADED_PER_BUDGET, BUDGET_SLO_SHARE, BUDGET_MARGIN = 2.5, 0.4, 1.25
-"""The budget is at least 2.5 unloaded latencies within 0.4 of the objective, or 1.25 of them beyond it.
-[simulated: 0.7 instead of 0.4 costs high 2 points]
-"""
 
+# The same, of the least mean of a period, until the latency without load of an only class is known: 2 of them
+# within 0.4 of the objective, or 1.2 within 0.6. [simulated: without the first an LLM keeps 0.94 of its
+# throughput at 2x; without the second a service of 1 s with 2 s allowed begins with 0.57; with several
+# classes a tenth of the mixes lose 2 %] Not with several workers: the one that has seen the longest mean
+# would aim higher, grow, and lengthen it. [simulated: four uneven workers then keep 0.70 of high instead of
+# 0.85]
 LOADED_PER_BUDGET, LOADED_MARGIN, LOADED_SLO_SHARE = 2.0, 1.2, 0.6
-"""The same, of the least mean of a period, until the latency without load of an only class is known: 2 of
-them within 0.4 of the objective, or 1.2 within 0.6. [simulated: without the first an LLM keeps 0.94 of its
-throughput at 2x; without the second a service of 1 s with 2 s allowed begins with 0.57; with several classes
-a tenth of the mixes lose 2 %] Not with several workers: the one that has seen the longest mean would aim
-higher, grow, and lengthen it. [simulated: four uneven workers then keep 0.70 of high instead of 0.85]
-"""
 
+# Largest rise in a period of the unloaded latency that several processes share. [simulated: without it eight
+# of them before 10 requests/s keep 0.59 of the goodput, with it 0.99]
 SHARED_RISE: Final = 1.01
-"""Largest rise in a period of the unloaded latency that several processes share. [simulated: without it eight
-of them before 10 requests/s keep 0.59 of the goodput, with it 0.99]
-"""
 
+# Closed periods after which a class without requests is forgotten: two minutes or more.
 IDLE_PERIODS_MAX: Final = 240
-"""Closed periods after which a class without requests is forgotten: two minutes or more."""
 
+# The same if it never had an answer: the arrival of its first request may end the period of its name.
 NAMED_PERIODS: Final = 1
-"""The same if it never had an answer: the arrival of its first request may end the period of its name."""
 
 
 class SlotHolder(Protocol):
     """A request that holds a slot: a permit, or a ticket that was called."""
 
     work_class: WorkClass
-    slot: int
-    """What it holds: `NO_SLOT` to `RESUMED`."""
+    slot: int  # What it holds: `NO_SLOT` to `RESUMED`
+    # When it got its slot, later by the time of its pauses; while it is paused, the time it has run.
     started_s: float
-    """When it got its slot, later by the time of its pauses; while it is paused, the time it has run."""
 
 
-LEAST_OF = 2
-"""Completions of a period whose mean may be the least one."""
+LEAST_OF = 2  # Completions of a period whose mean may be the least one
 
 
 class WorkClass:
@@ -87,37 +79,28 @@ class WorkClass:
     def __init__(self, name: str, slo_s: float | None = None) -> None:
         self.name: str = name
         self.slo_s: float | None = slo_s
-        self.in_flight: int = 0
-        """Requests in flight, with or without a slot, paused ones included."""
-        self.paused: int = 0
-        """Of these, paused ones."""
-        self.arrived: int = 0
-        """Arrivals of the present period."""
-        self.done: int = 0
-        """Requests of the present period that ended with a measured outcome."""
-        self.total_s: float = 0.0
-        """The sum of their times in the service."""
-        self.demand_rps: float = 0.0
-        """Arrivals per second."""
-        self.rate_rps: float = 0.0
-        """Measured ends per second."""
-        self.mean_s: float | None = None
-        """Recent mean time in the service; None before the first completion."""
+        self.in_flight: int = 0  # Requests in flight, with or without a slot, paused ones included
+        self.paused: int = 0  # Of these, paused ones
+        self.arrived: int = 0  # Arrivals of the present period
+        self.done: int = 0  # Requests of the present period that ended with a measured outcome
+        self.total_s: float = 0.0  # The sum of their times in the service
+        self.demand_rps: float = 0.0  # Arrivals per second
+        self.rate_rps: float = 0.0  # Measured ends per second
+        self.mean_s: float | None = None  # Recent mean time in the service; None before the first completion
+        # Least mean of a period, no less than the latency without load; None before the first completion.
         self.least_s: float | None = None
-        """Least mean of a period, no less than the latency without load; None before the first completion."""
+        # Times of answers that had few others beside them for their whole life.
         self.unloaded: deque[float] = deque(maxlen=UNLOADED_SAMPLES)
-        """Times of answers that had few others beside them for their whole life."""
+        # Latency without load, the median of these; None until there is one.
         self.unloaded_s: float | None = None
-        """Latency without load, the median of these; None until there is one."""
+        # Whether its requests are so short beside the others that they need no slot.
         self.negligible: bool = False
-        """Whether its requests are so short beside the others that they need no slot."""
         self.ever_done: bool = False
-        self.idle_periods: int = 0
-        """Periods since its last arrival."""
+        self.idle_periods: int = 0  # Periods since its last arrival
         self._easy: deque[float] = deque(maxlen=EASY_SAMPLES)
         self._easy_changed = False
+        # The objective that its own answers suggest; None until there are enough of them.
         self.learned_slo_s: float | None = None
-        """The objective that its own answers suggest; None until there are enough of them."""
 
     def __repr__(self) -> str:
         return f"WorkClass({self.name!r}, {self.in_flight} in flight)"
@@ -194,10 +177,9 @@ class WorkClasses(dict[str, WorkClass]):
         super().__init__()
         self._slo_s = settings.slo_s
         self._objectives = objectives
-        self.shared: WorkClass = WorkClass("other")
-        """That of all requests beyond the number of classes."""
+        self.shared: WorkClass = WorkClass("other")  # That of all requests beyond the number of classes
+        # That of answers with a client error: they say nothing about the work of the others.
         self.client_errors: WorkClass = WorkClass("client_error")
-        """That of answers with a client error: they say nothing about the work of the others."""
 
     def __missing__(self, name: str) -> WorkClass:
         if len(self) >= CLASSES_MAX:
@@ -236,17 +218,12 @@ class MeasurementPeriod:
     """Measurements between two changes of the limit. The counts of its work classes stand in these."""
 
     lasted_s: float
-    arrived: tuple[int, int, int]
-    """High, mid, low."""
-    done: int
-    """Requests that ended with a measured outcome."""
+    arrived: tuple[int, int, int]  # High, mid, low
+    done: int  # Requests that ended with a measured outcome
     mean_in_flight: float
-    peak: int
-    """Most slots in use."""
-    limited: bool
-    """Whether a request found the limit reached."""
-    ended: list[WorkClass]
-    """The classes with measured ends."""
+    peak: int  # Most slots in use
+    limited: bool  # Whether a request found the limit reached
+    ended: list[WorkClass]  # The classes with measured ends
 
 
 class RunningPeriod:
@@ -263,22 +240,17 @@ class RunningPeriod:
 
     def __init__(self, now: float) -> None:
         self.opened_s: float = now
-        self.latest_s: float = now
-        """Newest instant that the limiter was given."""
-        self.due_s: float = 0.0
-        """Earliest end of the period."""
-        self.arrived: list[int] = [0, 0, 0]
-        """Arrivals of high, mid, low."""
+        self.latest_s: float = now  # Newest instant that the limiter was given
+        self.due_s: float = 0.0  # Earliest end of the period
+        self.arrived: list[int] = [0, 0, 0]  # Arrivals of high, mid, low
         self.done: int = 0
         self.ended: list[WorkClass] = []
+        # Sum of the start instants of the requests in flight: their area is ``in_flight * now`` minus it.
         self.starts_s: float = 0.0
-        """Sum of the start instants of the requests in flight: their area is ``in_flight * now`` minus it."""
-        self.busy_s: float = now
-        """When a request last started beside more than a few others."""
+        self.busy_s: float = now  # When a request last started beside more than a few others
         self.peak: int = 0
         self.limited: bool = False
-        self.was_limited: bool = False
-        """Whether a request found the limit reached in the period before."""
+        self.was_limited: bool = False  # Whether a request found the limit reached in the period before
 
     def close(self, now: float, in_flight: int) -> MeasurementPeriod:
         """Return the measurements until ``now``, and begin the next one; ``in_flight`` slots are in use."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from autoglm_throttle.observe.metric import RecorderProtocol
     from autoglm_throttle.throttle import Throttle
 
+# Header fields that matter for a scrape; no other reaches the exporter.
 UNDERSTOOD: Final = (b"accept", b"accept-encoding")
-"""Header fields that matter for a scrape; no other reaches the exporter."""
 
 
 def collector(throttle: Throttle, recorder: RecorderProtocol | None = None) -> Collector:

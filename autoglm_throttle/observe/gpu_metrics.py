@@ -156,7 +156,7 @@ def _link(name: str, receive: Read, transmit: Read, text: str) -> MetricSpec:
     return describe(name, text, _both_ways(receive, transmit), "gpu direction")
 
 
-GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
+GPU_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     _gauge(
         "gpu_utilization_ratio",
         _scaled(lambda device: device.utilization_pct, 0.01),
@@ -288,7 +288,6 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (
     gauge("gpu_devices", "Known devices, by health.", _devices, "health"),
     info("gpu_info", "Device or MIG instance behind a value of the label gpu.", _info, "gpu uuid model kind"),
 )
-"""In the order of the page."""
 
 
 def _engines(inputs: MetricsInput) -> Iterable[tuple[str, GpuSample]]:
@@ -301,7 +300,7 @@ def _engine_info(inputs: MetricsInput) -> Rows:
             yield (label, device.name), 1
 
 
-ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (
+ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     gauge(
         "engine_running_requests",
         "Requests that the engine works on.",
@@ -334,4 +333,3 @@ ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (
     ),
     info("engine_info", "Model that an engine serves, where it reports one.", _engine_info, "engine model"),
 )
-"""In the order of the page."""

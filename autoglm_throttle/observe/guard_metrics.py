@@ -51,7 +51,7 @@ def _levels(guards: GuardsView) -> Rows:
     return (((level.label,), float(level is guards.level)) for level in DegradationLevel)
 
 
-GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
+GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     stateset(
         "breaker_state",
         f"State of the breaker: {', '.join(BreakerState)}.",
@@ -102,4 +102,3 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
         "level",
     ),
 )
-"""In the order of the page."""

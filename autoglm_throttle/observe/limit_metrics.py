@@ -20,16 +20,14 @@ from autoglm_throttle.observe.metric import (
 )
 from autoglm_throttle.types import ConcurrencyView, Priority, WorkClassView
 
-CLIENT_ERROR, OTHER = "client_error", "other"
-"""Names of the work classes that the limiter makes itself."""
+CLIENT_ERROR, OTHER = "client_error", "other"  # Names of the work classes that the limiter makes itself
 
+# Label of the requests without a work class: all of a service that was not asked over HTTP.
 UNNAMED: Final = "default"
-"""Label of the requests without a work class: all of a service that was not asked over HTTP."""
 
+# Label of all work classes that no policy of a route names. Their names come from paths: as labels they would
+# be data of clients, and series without end.
 UNDECLARED: Final = "undeclared"
-"""Label of all work classes that no policy of a route names. Their names come from paths: as labels they
-would be data of clients, and series without end.
-"""
 
 
 def _concurrency(snapshot: Snapshot) -> ConcurrencyView | None:
@@ -74,7 +72,7 @@ def _mean_s(one: WorkClassView, other: WorkClassView, rate_rps: float) -> float 
 
 _CLASS: Final = "work_class"
 
-LIMIT_METRICS: Final[tuple[MetricSpec, ...]] = (
+LIMIT_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     gauge(
         "paused_requests",
         "Requests that have given their slot back for a while: idle streams, and writes to slow readers. "
@@ -130,7 +128,6 @@ LIMIT_METRICS: Final[tuple[MetricSpec, ...]] = (
         _CLASS,
     ),
 )
-"""In the order of the page."""
 
 
 def _quota(snapshot: Snapshot) -> QuotaView | None:
@@ -157,7 +154,7 @@ def _basis(inputs: MetricsInput) -> Rows:
     return [] if quota is None else [((basis.value,), float(basis is quota.basis)) for basis in FillBasis]
 
 
-QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
+QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     gauge(
         "quota_memory_fill_ratio",
         "Fill of the memory that requests can use, projected to the requests in flight now.",
@@ -196,4 +193,3 @@ QUOTA_METRICS: Final[tuple[MetricSpec, ...]] = (
         _measured(lambda quota: quota.usable_bytes),
     ),
 )
-"""In the order of the page."""

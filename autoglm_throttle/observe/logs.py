@@ -8,11 +8,10 @@ import math
 from datetime import UTC, datetime
 from typing import Any, Final
 
-TEXT_AT_MOST = 2000
-"""Maximum characters of one value; tracebacks are the longest, and must not flood the log."""
+TEXT_AT_MOST = 2000  # Maximum characters of one value; tracebacks are the longest, and must not flood the log
 
+# Attributes of every record; all others came in ``extra`` and are printed.
 _OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-"""Attributes of every record; all others came in ``extra`` and are printed."""
 
 
 class JsonFormatter(logging.Formatter):

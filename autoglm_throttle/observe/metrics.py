@@ -34,8 +34,8 @@ from autoglm_throttle.observe.store_metrics import SOURCE_METRICS, STORE_METRICS
 from autoglm_throttle.types import ConcurrencyView, ControlState, Priority, TelemetryState
 from autoglm_throttle.version import __version__
 
+# States without a sample for the table.
 _NO_SAMPLE: Final = frozenset({TelemetryState.STARTING, TelemetryState.BLIND, TelemetryState.NONE})
-"""States without a sample for the table."""
 
 
 def _requests(inputs: MetricsInput) -> Rows:
@@ -120,7 +120,7 @@ def _table_factor(control: ControlState) -> float | None:
     return None if control.telemetry in _NO_SAMPLE else control.table_factor
 
 
-METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
+METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in the order of the page
     counter(
         "requests",
         "Decisions: admitted, limited (429, 413: the caller's own limit), shed (503: our load), "
@@ -221,4 +221,3 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     ),
     info("build_info", "The version of this library.", lambda _: [((__version__,), 1)], "version"),
 )
-"""Every metric, in the order of the page."""

@@ -36,7 +36,7 @@ def _fallbacks(inputs: MetricsInput) -> Rows:
     return [] if store is None else [((error_kind.value,), n) for error_kind, n in store.fallbacks.items()]
 
 
-STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
+STORE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     gauge(
         "redis_up",
         "1 while the store of REDIS_URL decides, 0 while each process decides for itself.",
@@ -81,7 +81,6 @@ STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
     ),
     counter("fleet_failures", "Those that were not answered.", one(_fleet, lambda fleet: fleet.failures)),
 )
-"""In the order of the page."""
 
 
 STATES: Final[tuple[str, ...]] = get_args(SourceState)
@@ -118,7 +117,7 @@ def _last_read(inputs: MetricsInput) -> Rows:
             yield (source.name,), wall_s - source.age_s
 
 
-SOURCE_METRICS: Final[tuple[MetricSpec, ...]] = (
+SOURCE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     stateset(
         "telemetry_state",
         "How far the newest GPU sample can be believed; none means that no GPU is expected.",
@@ -175,4 +174,3 @@ SOURCE_METRICS: Final[tuple[MetricSpec, ...]] = (
         "source",
     ),
 )
-"""In the order of the page."""

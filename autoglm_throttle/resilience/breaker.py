@@ -35,11 +35,11 @@ from autoglm_throttle.types import (
     build_rejection,
 )
 
+# Longest accepted Retry-After in seconds if ``open_max_s`` is None: protects against a wrong value.
 MAX_RETRY_AFTER_S: Final = 300.0
-"""Longest accepted Retry-After in seconds if ``open_max_s`` is None: protects against a wrong value."""
 
+# Permit of a call that an enforcing breaker would have rejected: its result is not counted.
 UNRECORDED_PERMIT: Final = GuardPermit(generation=-1)
-"""Permit of a call that an enforcing breaker would have rejected: its result is not counted."""
 
 # Read on every call: a module-level name costs a fraction of an enum member look-up.
 _CLOSED: Final = BreakerState.CLOSED
@@ -57,18 +57,17 @@ class FastPath:
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
+        # Permit of all calls of this generation that need no slot.
         self.shared_permit: GuardPermit = GuardPermit(0)
-        """Permit of all calls of this generation that need no slot."""
+        # `shared_permit` if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None.
         self.permit: GuardPermit | None = None
-        """`shared_permit` if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None."""
         self.success_is_noop: bool = False  # whether recording a success for `permit` would change nothing
-        self.calls: int = 0
-        """Admitted calls. A caller that uses `permit` directly increments it."""
+        self.calls: int = 0  # Admitted calls. A caller that uses `permit` directly increments it.
+        # Whether a block needs no clock.
         self.is_untimed: bool = settings.slow_call_s is None and settings.timeout_s is None
-        """Whether a block needs no clock."""
         self.is_synced: bool = False  # whether the fleet's first state is known, or not needed
+        # Whether only the breaker decides, by `permit`: `is_synced`, no load shedding, no fallback.
         self.is_direct: bool = False
-        """Whether only the breaker decides, by `permit`: `is_synced`, no load shedding, no fallback."""
 
 
 class _CallCounts:

@@ -24,10 +24,8 @@ class GuardedAttempt:
     """Result of one call."""
 
     value: Any = None
-    error: Exception | None = None
-    """Exception of the function; None after a rejection."""
-    outcome: Outcome | None = None
-    """Recorded outcome; None: the call was rejected."""
+    error: Exception | None = None  # Exception of the function; None after a rejection
+    outcome: Outcome | None = None  # Recorded outcome; None: the call was rejected
     rejection: GuardRejection | None = None
 
     def unwrap(self) -> Any:  # noqa: ANN401
@@ -48,12 +46,11 @@ class CallResult:
     """Result of one live call, for all callers that waited for it."""
 
     attempt: GuardedAttempt
-    copy: object = UNSET
-    """Copy of the value for the other callers; `UNSET` if it cannot be shared."""
+    copy: object = UNSET  # Copy of the value for the other callers; `UNSET` if it cannot be shared
+    # Whether other callers may use the result: not after a time-out of the caller, since limits differ.
     is_shareable: bool = True
-    """Whether other callers may use the result: not after a time-out of the caller, since limits differ."""
+    # Traceback of the exception; each caller that raises it again starts with this one.
     trace: TracebackType | None = None
-    """Traceback of the exception; each caller that raises it again starts with this one."""
 
 
 def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> GuardedAttempt:

@@ -9,20 +9,20 @@ from typing import Final
 
 from autoglm_throttle.types import GuardRejected, Outcome
 
+# User function: maps a returned value or an exception to an outcome; None: continue with the table.
 Classify = Callable[[object], Outcome | None]
-"""User function: maps a returned value or an exception to an outcome; None: continue with the table."""
 
+# Exceptions of httpx caused by the caller. Compared by name, since httpx may not be installed.
 CALLER_ERRORS: Final = {
     *("CookieConflict", "InvalidURL", "LocalProtocolError"),
     *("StreamError", "TooManyRedirects", "UnsupportedProtocol"),
 }
-"""Exceptions of httpx caused by the caller. Compared by name, since httpx may not be installed."""
 
+# Statuses that count as errors (RFC 5861 section 4). 501 and 505 report missing features of the server.
 FAILING_STATUSES: Final = frozenset({500, 502, 503, 504})
-"""Statuses that count as errors (RFC 5861 section 4). 501 and 505 report missing features of the server."""
 
+# Characters kept of a failure's text: enough to identify it, too few for a response body.
 FAILURE_TEXT_MAX_CHARS: Final = 200
-"""Characters kept of a failure's text: enough to identify it, too few for a response body."""
 
 _SEVERITY_ORDER: Final = (Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW, Outcome.SUCCESS)
 
@@ -35,8 +35,8 @@ class OutcomeClassifier:
         TypeError: ``classify`` is a coroutine function, or an entry is no exception class.
     """
 
+    # Called first, for each exception and each value that a guarded function returns.
     classify: Classify | None = None
-    """Called first, for each exception and each value that a guarded function returns."""
     ignore: tuple[type[BaseException], ...] = ()  # exceptions without information about the dependency
     expected: tuple[type[BaseException], ...] = ()  # exceptions that count as success, such as "not found"
 

@@ -15,14 +15,13 @@ from autoglm_throttle.resilience.fallback import UNSET, DegradationAction, Featu
 from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Clock, Criticality, DegradationLevel
 
-LoadSource = Callable[[], float | None]
-"""Returns the load, 0..1, or None if it is unknown."""
+LoadSource = Callable[[], float | None]  # Returns the load, 0..1, or None if it is unknown
 
+# Called with each change: old level, new level, load.
 LevelListener = Callable[[DegradationLevel, DegradationLevel, float | None], None]
-"""Called with each change: old level, new level, load."""
 
+# Share of the interval after which a tick takes a sample: ticks jitter, and an early one must count.
 TICK_TOLERANCE = 0.9
-"""Share of the interval after which a tick takes a sample: ticks jitter, and an early one must count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ class DegradationLevels:
         self._since_s = now
         self._load: float | None = None
         self._latches = dict.fromkeys((settings.shed_at, settings.stale_at, settings.static_at), False)
-        self.level: DegradationLevel = DegradationLevel.FULL
-        """As of the last sample."""
+        self.level: DegradationLevel = DegradationLevel.FULL  # As of the last sample
 
     def __repr__(self) -> str:
         load = "unknown" if self._load is None else f"{self._load:.2f}"
@@ -122,13 +120,13 @@ class DegradationLevels:
         return next((level for level, at in thresholds.items() if self._latches[at]), DegradationLevel.FULL)
 
 
+# Actions of a feature that is not shed: the first available one; without any the call is made.
 _CORE_ACTIONS: Final[Mapping[DegradationLevel, tuple[DegradationAction, ...]]] = {
     DegradationLevel.FULL: (),
     DegradationLevel.SHED: (),
     DegradationLevel.STALE: (DegradationAction.STALE,),
     DegradationLevel.STATIC: (DegradationAction.STATIC, DegradationAction.STALE),
 }
-"""Actions of a feature that is not shed: the first available one; without any the call is made."""
 
 
 def choose_action(
@@ -175,8 +173,8 @@ class DegradationController:
         self._lock = SerialLock()
         self._levels = DegradationLevels(settings, now)
         self._sampled_s = now - interval_s
+        # Seconds after which a shed feature can be served again at the earliest.
         self.retry_after_s: float = settings.samples * interval_s
-        """Seconds after which a shed feature can be served again at the earliest."""
         self._is_sampling = False
         self._log = RateLimitedLogger("degradation", clock)
 

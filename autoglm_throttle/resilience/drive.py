@@ -15,15 +15,13 @@ T = TypeVar("T")
 class Call(NamedTuple):
     """One step: the same call for both kinds of callers."""
 
-    plain: Callable[..., Any]
-    """Makes the call for a synchronous caller."""
-    awaited: Callable[..., Awaitable[Any]]
-    """Makes it for an asynchronous one."""
+    plain: Callable[..., Any]  # Makes the call for a synchronous caller
+    awaited: Callable[..., Awaitable[Any]]  # Makes it for an asynchronous one
     args: tuple[Any, ...] = ()
 
 
+# An operation: yields its steps, receives their results or exceptions, and returns its own result.
 Steps = Generator[Call, Any, T]
-"""An operation: yields its steps, receives their results or exceptions, and returns its own result."""
 
 
 def drive_sync(steps: Steps[T]) -> T:

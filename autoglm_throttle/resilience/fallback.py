@@ -19,34 +19,25 @@ from autoglm_throttle.types import Criticality, FallbackContext, FallbackKind
 if TYPE_CHECKING:
     from autoglm_throttle.events import RateLimitedLogger
 
-LOAD: Final = "load"
-"""Cause of a fallback used because of the degradation level."""
+LOAD: Final = "load"  # Cause of a fallback used because of the degradation level
+ERROR: Final = "error"  # Cause of a fallback used after a failure
+REFRESH: Final = "refresh"  # Cause of a cached answer while another caller's live call fetches a newer one
+_NOTE_CHARS: Final = 500  # Maximum characters of an exception note about a failed fallback: one line of a log
+DegradedAnswer = tuple[FallbackKind, str]  # Kind of fallback, and its cause
 
-ERROR: Final = "error"
-"""Cause of a fallback used after a failure."""
-
-REFRESH: Final = "refresh"
-"""Cause of a cached answer while another caller's live call fetches a newer one."""
-
-_NOTE_CHARS: Final = 500
-"""Maximum characters of an exception note about a failed fallback: one line of a log."""
-
-DegradedAnswer = tuple[FallbackKind, str]
-"""Kind of fallback, and its cause."""
-
+# Degraded answers of the current request; None if they are not collected. Worker threads share the list.
 degraded_answers: ContextVar[list[DegradedAnswer] | None] = ContextVar(
     "autoglm_throttle_degraded_answers", default=None
 )
-"""Degraded answers of the current request; None if they are not collected. Worker threads share the list."""
 
+# Callback for each degraded answer: guard, kind of fallback, cause.
 DegradedCallback = Callable[[str, FallbackKind, str], None]
-"""Callback for each degraded answer: guard, kind of fallback, cause."""
 
+# Returns the cached value of this call, or `UNSET`; its argument is the cause.
 CacheLookup = Callable[[str], object]
-"""Returns the cached value of this call, or `UNSET`; its argument is the cause."""
 
+# Raises for a value that the caller cannot use; never called with `UNSET`.
 ValueCheck = Callable[[object, FallbackKind], None]
-"""Raises for a value that the caller cannot use; never called with `UNSET`."""
 
 
 class Unset(Enum):
@@ -58,8 +49,7 @@ class Unset(Enum):
         return "UNSET"
 
 
-UNSET: Final = Unset.UNSET
-"""No value given: None is a valid value."""
+UNSET: Final = Unset.UNSET  # No value given: None is a valid value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,15 +147,12 @@ class Feature:
         ValueError: invalid combination; all problems in one message.
     """
 
-    name: str
-    """Name of the feature and of its guard."""
+    name: str  # Name of the feature and of its guard
     criticality: Criticality = Criticality.CORE
     fallback: Fallback | None = None
+    # Load, 0..1, above which this feature is shed, instead of ``DEGRADE_SHED_AT``. While it is not shed, it
+    # is treated as a core feature.
     shed_above: float | None = None
-    """Load, 0..1, above which this feature is shed, instead of ``DEGRADE_SHED_AT``.
-
-    While it is not shed, it is treated as a core feature.
-    """
 
     def __post_init__(self) -> None:
         _raise_faults(f"Feature {self.name!r}", self._faults())
@@ -196,29 +183,22 @@ def _raise_faults(subject: str, faults: Iterator[str]) -> None:
 class DegradationAction(StrEnum):
     """Action for a call under the current load."""
 
-    SERVE = "serve"
-    """Make the call, if the breaker admits it."""
-    STALE = "stale"
-    """Answer from the stale cache."""
-    STATIC = "static"
-    """Answer without the call, by any fallback."""
-    SHED = "shed"
-    """Answer without the call; reject if no fallback answers."""
+    SERVE = "serve"  # Make the call, if the breaker admits it
+    STALE = "stale"  # Answer from the stale cache
+    STATIC = "static"  # Answer without the call, by any fallback
+    SHED = "shed"  # Answer without the call; reject if no fallback answers
 
 
 _UNDER_LOAD: Final = (FallbackKind.DYNAMIC, FallbackKind.STATIC, FallbackKind.STALE)
 
+# Order of the fallbacks per action. After a rejection or failure: a recent value, a computed one, a static
+# one. Under load: the dynamic fallback if declared cheap, then the cheapest.
 _ORDER: Final[Mapping[DegradationAction, tuple[FallbackKind, ...]]] = {
     DegradationAction.SERVE: (FallbackKind.STALE, FallbackKind.DYNAMIC, FallbackKind.STATIC),
     DegradationAction.STALE: (FallbackKind.STALE,),
     DegradationAction.STATIC: _UNDER_LOAD,
     DegradationAction.SHED: _UNDER_LOAD,
 }
-"""Order of the fallbacks per action.
-
-After a rejection or failure: a recent value, a computed one, a static one. Under load: the dynamic fallback
-if declared cheap, then the cheapest.
-"""
 
 
 def accept_any(value: object, kind: FallbackKind) -> None:
@@ -262,8 +242,8 @@ class FallbackChain:
         self._timeout_s = timeout_s
         self._log = log
         self._orders = {action: _available_kinds(order, fallback, action) for action, order in _ORDER.items()}
+        # Whether the dynamic fallback is a coroutine function, usable by asynchronous callers only.
         self.asynchronous: bool = fallback is not None and fallback.asynchronous
-        """Whether the dynamic fallback is a coroutine function, usable by asynchronous callers only."""
 
     def answer(
         self,

@@ -134,15 +134,13 @@ class FeatureExecutor:
         self.feature: Feature = feature
         self._degradation = degradation
         self._on_degraded = on_degraded
+        # The fallbacks.
         self.chain: FallbackChain = FallbackChain(feature, on_degraded, settings.fallback_timeout_s, log)
-        """The fallbacks."""
         self._always_shares = fallback is not None and fallback.coalesce == "always"
+        # Live calls that other callers may share.
         self.single_flight: SingleFlight[CallResult] = SingleFlight(lambda result: result.is_shareable)
-        """Live calls that other callers may share."""
-        self.results: ResultCache | None = None
-        """Cached results of functions; None: nothing is cached."""
-        self.responses: ResponseCache | None = None
-        """Cached responses of HTTP calls; None: nothing is cached."""
+        self.results: ResultCache | None = None  # Cached results of functions; None: nothing is cached
+        self.responses: ResponseCache | None = None  # Cached responses of HTTP calls; None: nothing is cached
         if fallback is not None and fallback.stale:
             age_s = settings.max_stale_s if max_stale_s is None else max_stale_s
             self.results = ResultCache(fallback, settings.cache_entries, age_s, circuit.clock, log)

@@ -38,8 +38,8 @@ _REUSED: Final = (
     "each block"
 )
 
+# Permit of a block after its end: a block cannot be entered twice.
 _USED_PERMIT: Final = GuardPermit(generation=-2)
-"""Permit of a block after its end: a block cannot be entered twice."""
 
 
 class Guard:

@@ -7,11 +7,11 @@ from typing import Final
 
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 
+# Seconds between two calls that request the fleet's lease: the default deadline of the store.
 LEASE_REQUEST_INTERVAL_S: Final = 0.05
-"""Seconds between two calls that request the fleet's lease: the default deadline of the store."""
 
+# Credit of one call, with tolerance: ten times 0.1 falls short of 1 by the last bit.
 _ONE_CALL: Final = 1.0 - 1e-9
-"""Credit of one call, with tolerance: ten times 0.1 falls short of 1 by the last bit."""
 
 
 class HalfOpenProbes:
@@ -32,8 +32,8 @@ class HalfOpenProbes:
         self._successes_needed = settings.successes_needed
         self._limits_round = settings.success_threshold is None
         self._requested_s = -math.inf
+        # Whether a probe needs the fleet's lease; set by the owner of the breaker.
         self.lease_required: bool = False
-        """Whether a probe needs the fleet's lease; set by the owner of the breaker."""
         self.clear()
 
     def __len__(self) -> int:

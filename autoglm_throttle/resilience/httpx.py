@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncGuardTransport", "GuardSource", "GuardTransport", "TransportRejected", "origin"]
 
-CHECKSUM_CHARACTERS: Final = 16
-"""64 bits: a collision among a thousand names has a probability of 1 in 10^13."""
+CHECKSUM_CHARACTERS: Final = 16  # 64 bits: a collision among a thousand names has a probability of 1 in 10^13
 
 
 class GuardSource(Protocol):

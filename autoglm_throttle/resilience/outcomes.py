@@ -11,8 +11,8 @@ from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import TripRule
 
+# Buckets of a time window: sums use constant memory, but the window's end is blurred by one bucket.
 BUCKETS: Final = 10
-"""Buckets of a time window: sums use constant memory, but the window's end is blurred by one bucket."""
 
 
 class OutcomeCounts(NamedTuple):
@@ -105,8 +105,8 @@ class FailureStats:
 
     def __init__(self, settings: BreakerSettings) -> None:
         self.streak: int  # consecutive failures
+        # Count and limit of the newest rule that `record` returned, such as ``5/5``; empty after `clear`.
         self.trip_ratio: str
-        """Count and limit of the newest rule that `record` returned, such as ``5/5``; empty after `clear`."""
         self.last_failure: str = ""  # type and text of the newest failure; stays after `clear`
         self._first_s = 0.0
         # Read with each result: an attribute of a pydantic model takes four times as long as one of these.

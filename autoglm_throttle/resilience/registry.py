@@ -41,19 +41,17 @@ _log = logging.getLogger("autoglm_throttle")
 
 Exceptions = type[BaseException] | Collection[type[BaseException]]
 
+# Called for each change of a breaker, once and in order. It should not block: calls wait for it.
 TransitionListener = Callable[[BreakerTransition], None]
-"""Called for each change of a breaker, once and in order. It should not block: calls wait for it."""
 
 _CRITICALITY: Final = choice(Criticality)
 
-EVICTION_CANDIDATES: Final = 8
-"""Guards checked for eviction to free one entry: some 100 us."""
+EVICTION_CANDIDATES: Final = 8  # Guards checked for eviction to free one entry: some 100 us
 
+# Not validated: the schema need not be built at each start.
 _DISABLED: Final = BreakerSettings.model_construct({"mode"}, mode=BreakerMode.DISABLED)
-"""Not validated: the schema need not be built at each start."""
 
-OTHERS: Final = "_others"
-"""Stands for guards that were evicted or never had an entry."""
+OTHERS: Final = "_others"  # Stands for guards that were evicted or never had an entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +89,17 @@ class GuardTable:
         self._max_guards = max_guards
         self._defer = defer
         self._is_full_logged = False
+        # Answers without the dependency, by guard, kind of fallback and cause.
         self.degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
-        """Answers without the dependency, by guard, kind of fallback and cause."""
+        # State changes, by guard and new state.
         self.transitions: Counter[tuple[str, BreakerState]] = Counter()
-        """State changes, by guard and new state."""
+        # Guards by name; the first ones are the next candidates for eviction.
         self.guards: OrderedDict[str, GuardState] = OrderedDict()
-        """Guards by name; the first ones are the next candidates for eviction."""
+        # Evicted guards that callers may still hold: a name must never have two breakers.
         self._evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
-        """Evicted guards that callers may still hold: a name must never have two breakers."""
-        self.registered: set[str] = set()
-        """Guards registered in code; these are never evicted."""
+        self.registered: set[str] = set()  # Guards registered in code; these are never evicted
+        # The disabled guard for names above the maximum: an unprotected call is better than a failed one.
         self.unguarded: GuardState = GuardState(OTHERS, _DISABLED, clock=clock)
-        """The disabled guard for names above the maximum: an unprotected call is better than a failed one."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.guards or name in self._evicted
@@ -195,12 +192,10 @@ class GuardRegistry:
         self._degradation = DegradationController(
             settings.degradation, load, settings.gpu.sample_interval_s, clock, _level_changed
         )
-        self.table: GuardTable = GuardTable(
+        self.table: GuardTable = GuardTable(  # The guards; for a successor
             settings.shared_breakers.max_names, clock, self._lock.pending.append
         )
-        """The guards; for a successor."""
-        self.listeners: list[TransitionListener] = []
-        """Listeners for changes of breakers; for a successor."""
+        self.listeners: list[TransitionListener] = []  # Listeners for changes of breakers; for a successor
         if predecessor is not None:
             self._take_over(predecessor)
 

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Number of unshared results after which a waiter makes its own call. One is the cost of a single impatient
+# caller. Without the limit, a dependency that hangs would make all waiters call one after the other.
 _MAX_UNSHARED_RESULTS: Final = 2
-"""Number of unshared results after which a waiter makes its own call.
-
-One is the cost of a single impatient caller. Without the limit, a dependency that hangs would make all
-waiters call one after the other.
-"""
 
 
 class _SharedCall(Generic[T]):
@@ -43,8 +40,7 @@ class _SharedCall(Generic[T]):
         self._key = key
         self.done = done
         self.result: T | Unset = UNSET
-        self.is_unshared = False
-        """Whether it has ended with a result that is not shared."""
+        self.is_unshared = False  # Whether it has ended with a result that is not shared
         self.waiters: int = 0
 
     def __enter__(self) -> None:
@@ -59,8 +55,8 @@ class _SharedCall(Generic[T]):
             self.done.set()
 
 
+# Shared calls that contain the current call: a recursive function must not wait for its own end.
 _CURRENT_CALLS: ContextVar[tuple[object, ...]] = ContextVar("autoglm_throttle_current_calls", default=())
-"""Shared calls that contain the current call: a recursive function must not wait for its own end."""
 
 
 class SingleFlight(Generic[T]):
@@ -160,8 +156,8 @@ async def _task_scope() -> tuple[object, anyio.Event]:
         return current_trio_token(), anyio.Event()
 
 
+# Step: the callers that may share a call, None for all threads, and an event that can wake them.
 _SCOPE: Final = Call(_thread_scope, _task_scope)
-"""Step: the callers that may share a call, None for all threads, and an event that can wake them."""
 
 
 def copy_exception(error: Exception, trace: TracebackType | None) -> Exception:

@@ -24,8 +24,7 @@ class CacheEntry(Generic[T]):
     """One cached value."""
 
     value: T
-    stored_s: float
-    """Monotonic seconds of storage; a read does not change it."""
+    stored_s: float  # Monotonic seconds of storage; a read does not change it
 
     def age_s(self, now: float) -> float:
         """Return the seconds since storage, at least 0."""
@@ -41,8 +40,8 @@ class StaleCache(Generic[T]):
         if entries < 1:
             raise ValueError(f"entries must be at least 1, is {entries!r}")
         self._max_entries = entries
+        # Entries by key, the least recently used first.
         self.entries: OrderedDict[Hashable, CacheEntry[T]] = OrderedDict()
-        """Entries by key, the least recently used first."""
         self._now_s = 0.0
 
     def __len__(self) -> int:

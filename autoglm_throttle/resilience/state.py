@@ -35,8 +35,8 @@ from autoglm_throttle.types import (
     StreamSettleMode,
 )
 
+# Receives the transitions of a breaker in order, after its lock is released.
 TransitionsObserver = Callable[[Sequence[BreakerTransition]], None]
-"""Receives the transitions of a breaker in order, after its lock is released."""
 
 _SUCCESS: Final = Outcome.SUCCESS
 
@@ -110,13 +110,12 @@ class GuardState:
         self.first_item_s: float | None = settings.first_item_s
         self.stream_idle_s: float | None = settings.stream_idle_s
         self.settles_at_first_item: bool = settings.stream_settle is StreamSettleMode.FIRST_ITEM
+        # Whether every returned value is a success, without classification.
         self.value_is_success: bool = settings.slow_call_s is None and self.classifier.classify is None
-        """Whether every returned value is a success, without classification."""
+        # Logs faults, rate-limited by kind.
         self.fault_log: RateLimitedLogger = RateLimitedLogger(name, clock)
-        """Logs faults, rate-limited by kind."""
         core = Breaker(name, settings)
-        self.fast: FastPath = core.fast
-        """Flags and counters for calls without a lock."""
+        self.fast: FastPath = core.fast  # Flags and counters for calls without a lock
         self.breaker: ThreadSafeBreaker
         self._executor: Executor | None
         self._build(core, store, on_transitions)

@@ -32,8 +32,8 @@ class StreamPermit:
         self._permit: GuardPermit | None = permit
         self._slow = False
         self._begun_s = begun_s
+        # Whether the first item matters for the outcome.
         self.awaits_first_item: bool = circuit.first_item_s is not None or circuit.settles_at_first_item
-        """Whether the first item matters for the outcome."""
 
     def __enter__(self) -> StreamPermit:
         return self
@@ -149,8 +149,7 @@ class _InnerItems:
 
     def __init__(self, circuit: GuardState, inner: AsyncGenerator[Any, Any]) -> None:
         self._circuit = circuit
-        self.step: Callable[[], Awaitable[Any]] = inner.__anext__
-        """Fetches the next item."""
+        self.step: Callable[[], Awaitable[Any]] = inner.__anext__  # Fetches the next item
         self.newest: Any = None
         self.is_destroyed = False
 

@@ -28,12 +28,11 @@ from autoglm_throttle.types import (
     RemoteBreakerState,
 )
 
+# Seconds before the end of an open period without use of this cache: rounding must not delay the probe.
 END_MARGIN_S: Final = 0.001
-"""Seconds before the end of an open period without use of this cache: rounding must not delay the probe."""
 
 
-Notify = Callable[[Callable[[], object]], None]
-"""Sends a message later."""
+Notify = Callable[[Callable[[], object]], None]  # Sends a message later
 
 
 class BreakerStore(Protocol):
@@ -103,8 +102,8 @@ class OpenPeriod:
         self.generation: int = generation
         self.at_s: float = at_s
         self.remaining_s: float = rejection.retry_after_s
+        # Rejections served from this cache. Counted without a lock: concurrent ones may be lost.
         self.rejections: int = 0
-        """Rejections served from this cache. Counted without a lock: concurrent ones may be lost."""
 
 
 class FleetLink:
@@ -125,15 +124,13 @@ class FleetLink:
         self._notify = notify
         self._is_subscribed = False
         self._leases: dict[int, ProbeLease] = {}
-        self.is_cold: bool = True
-        """Whether the first state of the store is still unknown."""
-        self.probe_request: ProbeRequest = ProbeRequest(
+        self.is_cold: bool = True  # Whether the first state of the store is still unknown
+        self.probe_request: ProbeRequest = ProbeRequest(  # Parameters of each request for a probe lease
             half_open_max=settings.half_open_max,
             successes_needed=settings.successes_needed,
             limits_concurrent=settings.success_threshold is not None,
             lease_s=settings.lease_s,
         )
-        """Parameters of each request for a probe lease."""
 
     def subscribe(self, on_change: Callable[[RemoteBreakerState], None]) -> None:
         """Subscribe to the states of the fleet, once."""
@@ -194,12 +191,10 @@ class ThreadSafeBreaker:
         self._lock = SerialLock()
         self._fault_log = fault_log
         self._fast_rejections: dict[BreakerCause, int] = {}
-        self.open_period: OpenPeriod | None = None
-        """The newest open period, while it may last."""
-        self.fleet: FleetLink | None = (
+        self.open_period: OpenPeriod | None = None  # The newest open period, while it may last
+        self.fleet: FleetLink | None = (  # Link to the fleet; None: this process decides alone
             None if store is None else FleetLink(core.name, core.settings, store, self._notify_later)
         )
-        """Link to the fleet; None: this process decides alone."""
 
     def allow(self, *, lease_required: bool) -> GuardPermit | GuardRejection:
         """Request one call; ``lease_required``: whether a probe needs the fleet's lease."""

@@ -56,11 +56,10 @@ class TransitionRow(NamedTuple):
     cause: BreakerCause  # reported cause, unless the event brings its own
 
 
-OPERATOR_STATES: Final = (BreakerState.FORCED_OPEN, BreakerState.DISABLED)
-"""States set by an operator."""
+OPERATOR_STATES: Final = (BreakerState.FORCED_OPEN, BreakerState.DISABLED)  # States set by an operator
 
+# States from which an opening counts as a further round, with a longer wait.
 REOPENING_STATES: Final = (BreakerState.HALF_OPEN, BreakerState.RAMPING)
-"""States from which an opening counts as a further round, with a longer wait."""
 
 _ANY: Final = tuple(BreakerState)
 _OPEN: Final = (BreakerState.OPEN,)
@@ -70,7 +69,7 @@ _COUNTING: Final = (BreakerState.CLOSED, BreakerState.RAMPING)
 _NOT_CLOSED: Final = (BreakerState.OPEN, BreakerState.HALF_OPEN)
 _NOT_OPERATED: Final = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.RAMPING)
 
-TRANSITION_ROWS: Final = (
+TRANSITION_ROWS: Final = (  # All transitions, the most frequent first
     TransitionRow(_COUNTING, BreakerEvent.FAILURES, BreakerState.OPEN, BreakerCause.FAILURES),
     TransitionRow(_COUNTING, BreakerEvent.FAILURE_RATE, BreakerState.OPEN, BreakerCause.FAILURE_RATE),
     TransitionRow(_COUNTING, BreakerEvent.SLOW_RATE, BreakerState.OPEN, BreakerCause.SLOW_RATE),
@@ -92,12 +91,11 @@ TRANSITION_ROWS: Final = (
     TransitionRow(_ANY, BreakerEvent.REMOTE_DISABLE, BreakerState.DISABLED, BreakerCause.REMOTE),
     TransitionRow(_ANY, BreakerEvent.REMOTE_RESET, BreakerState.CLOSED, BreakerCause.REMOTE),
 )
-"""All transitions, the most frequent first."""
 
+# The table as a mapping: one look-up per event.
 TRANSITIONS: Final[Mapping[tuple[BreakerState, BreakerEvent], TransitionRow]] = {
     (state, row.event): row for row in TRANSITION_ROWS for state in row.states
 }
-"""The table as a mapping: one look-up per event."""
 
 _REMOTE_EVENTS: Final = {
     BreakerState.OPEN: BreakerEvent.REMOTE_OPEN,
@@ -126,16 +124,16 @@ class BreakerStateMachine:
         self._pending: list[BreakerTransition] = []
         self.state: BreakerState = BreakerState.CLOSED
         self.cause: BreakerCause | None = None  # cause of the newest transition
+        # Cause of rejections while no call is admitted.
         self.rejection_cause: BreakerCause = BreakerCause.OPERATOR
-        """Cause of rejections while no call is admitted."""
         self.generation: int = 0
         self.opened_s: float | None = None  # time of the newest opening; None: never opened, or closed since
         self.wait_s: float  # length of the newest open period in seconds
         self.rounds: int = 0  # consecutive openings without a closing between them, less one
+        # Whether calls are admitted and rejections only counted.
         self.metrics_only: bool = settings.mode is BreakerMode.METRICS_ONLY
-        """Whether calls are admitted and rejections only counted."""
+        # Whether an operator opened or disabled it in this process, which only a command of one ends.
         self.is_commanded: bool = False
-        """Whether an operator opened or disabled it in this process, which only a command of one ends."""
         if predecessor is None:
             self.state = BreakerState.DISABLED if settings.mode is BreakerMode.DISABLED else self.state
             return

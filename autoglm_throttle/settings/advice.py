@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WITH_LIMIT: Final = (Policy.ADAPTIVE, Policy.CONCURRENCY)
-"""Policies with a concurrency limit that is learned."""
+WITH_LIMIT: Final = (Policy.ADAPTIVE, Policy.CONCURRENCY)  # Policies with a concurrency limit that is learned
 _BY_TABLE: Final = (Policy.ADAPTIVE, Policy.TIERS)
 _ALL_BUT_FIXED: Final = (Policy.ADAPTIVE, Policy.TIERS, Policy.CONCURRENCY)
 
@@ -42,6 +41,7 @@ def _by_name(table: Mapping[str, T]) -> dict[str, T]:
     return {name: value for names, value in table.items() for name in names.split()}
 
 
+# Setting -> policies that read it; other settings are read under each policy.
 READING_POLICIES: Final = _by_name(
     {
         "latency_budget queue_max min_share deadline_header inflight_start inflight_floor": WITH_LIMIT,
@@ -53,17 +53,15 @@ READING_POLICIES: Final = _by_name(
         "degrade_margin degrade_samples degrade_load_stale_s": _ALL_BUT_FIXED,
     }
 )
-"""Setting -> policies that read it; other settings are read under each policy."""
 
-PRESSURE_ONLY: Final = _by_name(
+PRESSURE_ONLY: Final = _by_name(  # Setting -> policies that read it only for the signal ``pressure``
     {
         "gpu_queue_target gpu_kv_target gpu_pressure_terms": _BY_TABLE,
         "slo_s gpu_memory_target": (Policy.TIERS,),
     }
 )
-"""Setting -> policies that read it only for the signal ``pressure``."""
 
-PREREQUISITES: Final = _by_name(
+PREREQUISITES: Final = _by_name(  # Setting -> setting without which it has no effect
     {
         "redis_on_error service redis_prefix redis_deadline_s redis_failures redis_probe_s": "redis_url",
         "refused_cache refused_cache_s redis_partitions redis_connect_s redis_read_s": "redis_url",
@@ -75,7 +73,6 @@ PREREQUISITES: Final = _by_name(
         "sample_interval_max_s": "sample_adaptive",
     }
 )
-"""Setting -> setting without which it has no effect."""
 
 _GENERATE_KEY: Final = "set one, for example the output of: openssl rand -hex 32"
 
@@ -211,6 +208,7 @@ def _opens_by(*trips: TripRule) -> tuple[_Condition, str]:
     return lambda values: not values.trip.isdisjoint(trips), f"{' or '.join(trips)} in {{trip}}"
 
 
+# Key -> whether another value makes it effective, and the condition in words.
 USED_IF: Final[Mapping[str, tuple[_Condition, str]]] = {
     **dict.fromkeys(("failures", "failure_window_s"), _opens_by(TripRule.CONSECUTIVE)),
     **dict.fromkeys(
@@ -228,7 +226,6 @@ USED_IF: Final[Mapping[str, tuple[_Condition, str]]] = {
         "{backoff} above 1",
     ),
 }
-"""Key -> whether another value makes it effective, and the condition in words."""
 
 
 def _odd_values(values: BreakerSettings) -> Iterator[_Advice]:

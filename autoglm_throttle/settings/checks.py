@@ -23,13 +23,13 @@ Values = Mapping[str, Any]
 
 _MARGIN: Final = "degrade_margin"
 
+# Sign -> comparison, its words, what to do with the other setting, and the sign seen from that one.
 _RELATIONS: Final = {
     "<=": (operator.le, "at most", "raise", ">="),
     "<": (operator.lt, "below", "raise", ">"),
     ">=": (operator.ge, "at least", "lower", "<="),
     ">": (operator.gt, "above", "lower", "<"),
 }
-"""Sign -> comparison, its words, what to do with the other setting, and the sign seen from that one."""
 
 
 class Order(NamedTuple):

@@ -27,6 +27,7 @@ _DIGITS: Final = 20  # of a whole number; the largest allowed value has eleven
 TRUE_WORDS: Final = ("true", "1", "yes", "on")
 _NUMBER: Final = r"([+-]?(?:[0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?)\s*(\S*)"
 
+# Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57.
 UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "s": {
         "us": (1, 10**6), "ms": (1, 1000), "s": (1, 1),
@@ -40,7 +41,6 @@ UNITS: Final[Mapping[str, Mapping[str, tuple[int, int]]]] = {
     "%": {"%": (1, 1)},
     "share": {"%": (1, 100)},
 }  # fmt: skip
-"""Unit of a setting -> unit in the text -> (times, over). Fractions, because 57 * 0.01 is not 0.57."""
 
 
 class FieldTypeError(ValueError):
@@ -256,11 +256,11 @@ def _flag(raw: object) -> object:
     return word or raw
 
 
+# A boolean: ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case.
 FLAG: Final = FieldType("true or false", "true", _flag, {}, text=lambda value: "true" if value else "false")
-"""A boolean: ``true false``, ``1 0``, ``yes no`` or ``on off`` in any case."""
 
+# A priority by name or by one of ``1 2 3``. An unknown one is an error, unlike in a client's header.
 PRIORITY: Final = FieldType("one of high, mid, low", "mid", _priority, text=lambda value: str(value.label))
-"""A priority by name or by one of ``1 2 3``. An unknown one is an error, unlike in a client's header."""
 
 SHARE: Final = number(0, 1, "share")
 LOAD: Final = number(0.01, 1, "share")  # as seen by the controller: 1 is the full capacity of the service

@@ -19,15 +19,15 @@ from autoglm_throttle.settings.groups.base import PREFIX, Group
 from autoglm_throttle.settings.problems import Problem, nearest, quoted_key, repr_for_user, unknown_key
 
 POLICY: Final = "resource_policy"  # name of a table that sets several settings at once
+# Key of the service's table ``resource_policy`` -> the setting that it sets.
 SETTINGS_OF: Final = {"precision_hint": "precisions"} | {
     name: name for name in ("gpu_memory_ratio", "compute_priority")
 }
-"""Key of the service's table ``resource_policy`` -> the setting that it sets."""
 TABLES: Final = ("routes", "plans", "guards", POLICY)  # a variable cannot hold their shape
 NAMES: Final = (*GROUP_OF, *TABLES)
 REMOVED: Final = {"user_storage": f"removed; use {PREFIX}REDIS_URL"}  # variable -> what to do
+# The variable from which uvicorn, gunicorn and others take their number of workers; default of WORKERS.
 PROCESSES: Final = "WEB_CONCURRENCY"
-"""The variable from which uvicorn, gunicorn and others take their number of workers; default of WORKERS."""
 
 BYTES_AT_MOST: Final = 1 << 20  # a policy of a thousand routes needs a tenth; a wrong path may be a huge log
 DEPTH_AT_MOST: Final = 20  # brackets within brackets, and parts of a key; our deepest table needs four
@@ -51,8 +51,8 @@ class LoadedValues:
 
     values: dict[str, object] = field(default_factory=dict)
     sources: dict[str, SettingSource] = field(default_factory=dict)
+    # Name -> function that maps the name, or a place inside its value, to its place in the source.
     places: dict[str, Callable[[str], str]] = field(default_factory=dict)
-    """Name -> function that maps the name, or a place inside its value, to its place in the source."""
     problems: list[Problem] = field(default_factory=list)
     unknown: list[Problem] = field(default_factory=list)  # problems, or with UNKNOWN_ENV=warn warnings
     ignored: list[Problem] = field(default_factory=list)  # names and values that have no effect

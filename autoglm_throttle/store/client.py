@@ -26,23 +26,19 @@ if TYPE_CHECKING:
     _ClientEntry: TypeAlias = "tuple[asyncio.AbstractEventLoop, AsyncClient, AsyncGenerator[None]]"
     _ClientAndParts: TypeAlias = "tuple[AsyncClient, list[AsyncClient]]"
 
+# Maximum for each client, and for each node of a cluster, with at most two calls in flight.
 CONNECTIONS: Final = 4
-"""Maximum for each client, and for each node of a cluster, with at most two calls in flight."""
 
+# RESP2: our replies are flat arrays of integers, and it saves the HELLO of each connection.
 PROTOCOL: Final = 2
-"""RESP2: our replies are flat arrays of integers, and it saves the HELLO of each connection."""
 
 PING_S: Final = 1.0
+# The server is pinged once a second; three seconds without any message count as a lost connection.
 SILENCE_LIMIT_S: Final = 3.0
-"""The server is pinged once a second; three seconds without any message count as a lost connection."""
 
 _socket_of = attrgetter("connection._sock")  # redis-py has no public name for it
-
-AsyncClient: TypeAlias = Any
-"""``redis.asyncio.Redis`` or ``RedisCluster``, or the double of a test."""
-
-SyncClient: TypeAlias = Any
-"""``redis.Redis`` or ``redis.RedisCluster``."""
+AsyncClient: TypeAlias = Any  # ``redis.asyncio.Redis`` or ``RedisCluster``, or the double of a test
+SyncClient: TypeAlias = Any  # ``redis.Redis`` or ``redis.RedisCluster``
 
 
 class RedisClients:
@@ -54,18 +50,16 @@ class RedisClients:
     """
 
     def __init__(self, settings: StoreSettings, connect: Callable[[], AsyncClient] | None = None) -> None:
-        self.url: RedisAddress | None = None
-        """The parsed URL; None if ``connect`` creates the clients."""
+        self.url: RedisAddress | None = None  # The parsed URL; None if ``connect`` creates the clients
         self._settings = settings
         self._connect = connect
         if connect is None:
             if settings.redis_url is None:
                 raise ValueError("there is no URL")
             self.url = parse_redis_url(settings.redis_url.get_secret_value())
+        # Whether the keys of one call must lie in one slot.
         self.cluster: bool = self.url is not None and self.url.cluster
-        """Whether the keys of one call must lie in one slot."""
-        self.made: int = 0
-        """Asyncio clients created since construction."""
+        self.made: int = 0  # Asyncio clients created since construction
         # Weak keys would never let go: a client holds its loop. The async generator in the entry
         # removes it: `asyncio.run` ends the generators of a loop before it closes the loop.
         self._entries: dict[int, _ClientEntry] = {}
@@ -132,12 +126,10 @@ class SyncScript:
     """
 
     def __init__(self, connect: Callable[[], SyncClient], text: str, rights: str = "") -> None:
-        self.calls: int = 0
-        """Round trips started."""
+        self.calls: int = 0  # Round trips started
+        # Failures of the thread: round trips without an answer, and a thread that could not be started.
         self.failures: int = 0
-        """Failures of the thread: round trips without an answer, and a thread that could not be started."""
-        self.last_error: str | None = None
-        """Text of the newest failure, kept after a recovery."""
+        self.last_error: str | None = None  # Text of the newest failure, kept after a recovery
         self._connect = connect
         self._text = text
         self._rights = rights
@@ -236,8 +228,8 @@ class Subscriber:
     ) -> None:
         self.failures: int = 0  # connections that failed or were lost
         self.last_error: str | None = None  # text of the newest failure; kept after a recovery
+        # Whether the server has confirmed the subscription: changes are received at once.
         self.is_listening: bool = False
-        """Whether the server has confirmed the subscription: changes are received at once."""
         self.due_s: float = -math.inf  # time of the next subscription, or of the next ping
         self.on_message: Callable[[Any], None] = on_message
         self.on_subscribed: Callable[[], None] = on_subscribed

@@ -26,14 +26,12 @@ class StoreFallback:
     def __init__(
         self, sets: LimitSets, settings: StoreSettings, processes: Callable[[], int], max_users: int
     ) -> None:
+        # Units left at the store's last answers.
         self.last_known: LastKnownRemaining = LastKnownRemaining(max_users)
-        """Units left at the store's last answers."""
         self.on_error: StoreFailureMode = settings.redis_on_error
         self.processes: Callable[[], int] = processes
-        self.counts: dict[StoreErrorKind, int] = dict.fromkeys(StoreErrorKind, 0)
-        """Decisions, by cause."""
-        self.limits: UserLimits = UserLimits(sets, max_users)
-        """Units counted here."""
+        self.counts: dict[StoreErrorKind, int] = dict.fromkeys(StoreErrorKind, 0)  # Decisions, by cause
+        self.limits: UserLimits = UserLimits(sets, max_users)  # Units counted here
         self._sets = sets
         self._shared_by = 0
 
@@ -81,8 +79,7 @@ class LastKnownRemaining:
     """
 
     def __init__(self, size: int) -> None:
-        self.size: int = size
-        """Most users stored, of all kinds together; >= 2."""
+        self.size: int = size  # Most users stored, of all kinds together; >= 2
         self._young: dict[str, tuple[float, ...]] = {}
         self._old: dict[str, tuple[float, ...]] = {}
 
@@ -126,8 +123,7 @@ class LastKnownRemaining:
 class ReducedLimit(UserLimit):
     """The part of a user limit that one process applies alone."""
 
-    full_limit: int
-    """Units of the whole limit, which decide on its layout."""
+    full_limit: int  # Units of the whole limit, which decide on its layout
 
     @property
     def exact(self) -> bool:

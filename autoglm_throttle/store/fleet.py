@@ -34,27 +34,23 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
     from autoglm_throttle.types import Clock
 
-DEADLINE_S: Final = 0.05
-"""Longest wait for an answer: after it the store counts as unavailable."""
+DEADLINE_S: Final = 0.05  # Longest wait for an answer: after it the store counts as unavailable
+TIMER_S: Final = 0.001  # Seconds by which a timer may fire too early; the thread pauses no shorter
 
-TIMER_S: Final = 0.001
-"""Seconds by which a timer may fire too early; the thread pauses no shorter."""
-
+# A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing.
 MAX_MEMBERS: Final = 10_000
-"""A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing."""
 
+# For the client's connection and replies. No decision waits for it; it frees the thread.
 TIMEOUT_S: Final = 0.25
-"""For the client's connection and replies. No decision waits for it; it frees the thread."""
 
 PROBE_S: Final = 1.0
 
-MAX_MISSED_BEATS: Final = 3
-"""Missed heartbeats after which the others count a process as dead."""
+MAX_MISSED_BEATS: Final = 3  # Missed heartbeats after which the others count a process as dead
 
 TIMEOUT_TEXT: Final = f"no answer within {DEADLINE_S * 1000.0:.0f} ms"
 
+# Commands that the server must permit for a fleet, on the keys below ``REDIS_PREFIX``.
 RIGHTS: Final = "evalsha eval time hget hset pexpire zadd zcard zremrangebyscore"
-"""Commands that the server must permit for a fleet, on the keys below ``REDIS_PREFIX``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +82,17 @@ class LeasedBuckets:
             TokenLease(rate, max(1.0, rate * rates.burst_s), now, priority.label, fleet.fleet_lease_s)
             for priority, rate in zip(Priority, rates.rates_rps, strict=True)
         )
-        self.members: int = 1
-        """Living processes, counted by the store; 1 before its first answer."""
+        self.members: int = 1  # Living processes, counted by the store; 1 before its first answer
         self.health: StoreHealth = StoreHealth(1, (PROBE_S,), now=now)
-        self.is_request_pending: bool = False
-        """Whether a call is under way."""
+        self.is_request_pending: bool = False  # Whether a call is under way
+        # Called under the lock when a request is pending; must not block.
         self.wake: Callable[[], None] = lambda: None
-        """Called under the lock when a request is pending; must not block."""
+        # Called under the lock when the store is lost, for other users of the same store.
         self.on_store_lost: Callable[[float], object] = lambda _: None
-        """Called under the lock when the store is lost, for other users of the same store."""
         self._workers = rates.workers
         self._wake_requested = False
+        # Start of the wait for an answer: of a call, or of a waiter without a call.
         self._awaiting_since_s: float | None = None
-        """Start of the wait for an answer: of a call, or of a waiter without a call."""
 
     def __repr__(self) -> str:
         state = "leased" if self.is_up else "local"
@@ -273,8 +267,7 @@ class FleetSync:
     ) -> None:
         self.leases: LeasedBuckets = leases
         self.member: FleetMember = member
-        self.next_beat_s: float = -math.inf
-        """When the next heartbeat is due, while the store answers."""
+        self.next_beat_s: float = -math.inf  # When the next heartbeat is due, while the store answers
         self.lock: SerialLock = lock
         self.clock: Clock = clock
         self._new_wakeup = new_wakeup
@@ -287,12 +280,12 @@ class FleetSync:
             clock=clock,
         )
         leases.wake = self._worker.wake
+        # Starts the thread unless it runs; returns at once. Also after `stop`.
         self.start: Callable[[], None] = self._worker.start
-        """Starts the thread unless it runs; returns at once. Also after `stop`."""
+        # Returns unspent tokens, leaves the fleet, and ends the thread; one that hangs is left behind.
         self.stop: Callable[..., None] = self._worker.stop
-        """Returns unspent tokens, leaves the fleet, and ends the thread; one that hangs is left behind."""
+        # Stops the thread when the given owner is collected.
         self.stop_with: Callable[[object], None] = self._worker.stop_with
-        """Stops the thread when the given owner is collected."""
 
     def __repr__(self) -> str:
         state = "running" if self.is_running else "stopped"

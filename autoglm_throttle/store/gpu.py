@@ -42,27 +42,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoglm_throttle")
 
+# For the client's connection and replies: the maximum that a hung store may cost one read.
 TIMEOUT_S: Final = 0.25
-"""For the client's connection and replies: the maximum that a hung store may cost one read."""
 
+# Pauses after the first failure of the store, and after each further one. The first pause leaves out one
+# reading: with a longer one a single hiccup would make this host silent for the others.
 PAUSE_INTERVALS: Final = (1.5, 5.0)
-"""Pauses after the first failure of the store, and after each further one. The first pause leaves out
-one reading: with a longer one a single hiccup would make this host silent for the others.
-"""
 
+# Silence after which a host counts as removed on purpose: its weight is no missing capacity.
 FORGET_S: Final = 300.0
-"""Silence after which a host counts as removed on purpose: its weight is no missing capacity."""
 
 STALE_INTERVALS: Final = 4.0
+# The rows of a silent host count for four of its intervals, and for four seconds at least. One failed call
+# and the pause after it make three intervals without a publication.
 STALE_LEAST_S: Final = 4.0
-"""The rows of a silent host count for four of its intervals, and for four seconds at least. One failed call
-and the pause after it make three intervals without a publication.
-"""
 
 MOST_HOSTS: Final = 1024
 
+# Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``.
 RIGHTS: Final = "evalsha eval time hget hset hdel hgetall pexpire"
-"""Commands that a user of the server needs for the GPUs of a fleet, on the key below ``REDIS_PREFIX``."""
 
 
 def fleet_gpu_key(settings: StoreSettings) -> str:
@@ -137,8 +135,7 @@ class _LocalGpus:
     def __init__(
         self, provider: GpuProvider | None, settings: GpuSettings, logger: RateLimitedLogger, clock: Clock
     ) -> None:
-        self.error: Exception | None = None
-        """Error of the newest read; None: the rows are current."""
+        self.error: Exception | None = None  # Error of the newest read; None: the rows are current
         self._provider = provider
         self._interval_s = settings.sample_interval_s
         self._stale_after_s = settings.gpu_stale_after_s or default_stale_after_s(self._interval_s)
@@ -218,8 +215,8 @@ class GpuExchange:
         script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
         self.store: SyncScript = SyncScript(connect, script, RIGHTS)
         self.hosts: HostTable = HostTable(settings.gpu_stale_after_s)
+        # Name of this publisher, one of perhaps several processes of the host.
         self.process: str = secrets.token_hex(8)
-        """Name of this publisher, one of perhaps several processes of the host."""
         self._key = key
         self._host = host
         self._interval_s = settings.sample_interval_s
@@ -280,12 +277,10 @@ class GpuExchange:
 
 @dataclass(slots=True)
 class _RemoteHost:
-    published_s: float
-    """Time of its newest payload, on our clock."""
+    published_s: float  # Time of its newest payload, on our clock
     published: PublishedSamples
     stale_after_s: float
-    rows: dict[str, GpuSample]
-    """Every device it has listed within `FORGET_S`, the lost ones included."""
+    rows: dict[str, GpuSample]  # Every device it has listed within `FORGET_S`, the lost ones included
 
 
 class HostTable:
@@ -295,12 +290,11 @@ class HostTable:
     """
 
     def __init__(self, stale_after_s: float | None = None) -> None:
-        self.ignored: int = 0
-        """Invalid payloads of other hosts."""
+        self.ignored: int = 0  # Invalid payloads of other hosts
         self._stale_after_s = stale_after_s
         self._hosts: dict[str, _RemoteHost] = {}
+        # Start of the current run of answers from the store; infinite while it fails.
         self._answers_since_s = -math.inf
-        """Start of the current run of answers from the store; infinite while it fails."""
 
     def __repr__(self) -> str:
         return f"HostTable({', '.join(sorted(self._hosts)) or 'none'})"

@@ -21,29 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERSION: Final = 1
-MOST_BYTES: Final = 16_384
-"""Maximum size of a payload: some hundred devices."""
-
-MOST_ROW_BYTES: Final = 900
-"""Maximum size of one row; a usual one has about 150."""
+MOST_BYTES: Final = 16_384  # Maximum size of a payload: some hundred devices
+MOST_ROW_BYTES: Final = 900  # Maximum size of one row; a usual one has about 150
 
 MOST_INTERVAL_S: Final = 3600.0
 
-MOST_HOST_CHARACTERS: Final = 255
-"""Maximum length of a host's name on a network."""
+MOST_HOST_CHARACTERS: Final = 255  # Maximum length of a host's name on a network
+SOURCE: Final = "fleet"  # Source of the rows of other hosts
+_TEXTS: Final = {"device": 100, "name": 64}  # Maximum characters of a published text; a longer one is invalid
 
-SOURCE: Final = "fleet"
-"""Source of the rows of other hosts."""
-
-_TEXTS: Final = {"device": 100, "name": 64}
-"""Maximum characters of a published text; a longer one is invalid."""
-
+# Texts of a row that are not published. The name of a host is that of its payload, and one host's sources are
+# joined there.
 _NOT_PUBLISHED: Final = frozenset({"host", "notes", "gpu_instance"})
-"""Texts of a row that are not published. The name of a host is that of its payload, and one host's sources
-are joined there.
-"""
 
 _ALWAYS: Final = ("device", "index", "kind", "name", "health")
+# Fields for the means, the capacity and the verdicts of another host -> decimals that are published.
 _IF_KNOWN: Final = {
     "utilization_pct": 1,
     "graphics_active_ratio": 3,
@@ -64,7 +56,6 @@ _IF_KNOWN: Final = {
     "tokens_total": 0,
     "preemptions_total": 0,
 }
-"""Fields for the means, the capacity and the verdicts of another host -> decimals that are published."""
 
 _AGE: Final = "age_s"
 
@@ -73,10 +64,9 @@ _AGE: Final = "age_s"
 class PublishedSamples:
     """One publication of a host."""
 
-    interval_s: float
-    """From one of its readings to the next."""
+    interval_s: float  # From one of its readings to the next
+    # ``taken_at_s`` is the time between the read of a row and its publication, as a negative number.
     rows: tuple[GpuSample, ...]
-    """``taken_at_s`` is the time between the read of a row and its publication, as a negative number."""
 
 
 def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:

@@ -19,19 +19,17 @@ from enum import StrEnum
 from autoglm_throttle.events import LOG_INTERVAL_S, LOGGER, plain
 from autoglm_throttle.store.protocol import StoreErrorKind
 
-JITTER = 0.2
-"""Share by which each pause varies, so that the processes do not probe at the same instant."""
+JITTER = 0.2  # Share by which each pause varies, so that the processes do not probe at the same instant
 
+# Seconds after which a probe without a result counts as failed: it was lost with its event loop. Above the
+# second or so that a client waits for a connection and an answer.
 PROBE_LOST_S = 3.0
-"""Seconds after which a probe without a result counts as failed: it was lost with its event loop.
-Above the second or so that a client waits for a connection and an answer.
-"""
 
+# Errors for which one failure is enough: the next call would fail in the same way.
 IMMEDIATE_ERRORS = frozenset({StoreErrorKind.UNREACHABLE, StoreErrorKind.FORBIDDEN, StoreErrorKind.LOOP})
-"""Errors for which one failure is enough: the next call would fail in the same way."""
 
+# Errors of our own queue or of one key: the store itself may be healthy.
 IGNORED_ERRORS = frozenset({StoreErrorKind.QUEUE_FULL, StoreErrorKind.FOREIGN})
-"""Errors of our own queue or of one key: the store itself may be healthy."""
 
 
 class HealthState(StrEnum):
@@ -39,8 +37,7 @@ class HealthState(StrEnum):
 
     UP = "up"
     DOWN = "down"
-    PROBING = "probing"
-    """Each process decides alone, while a probe checks the store."""
+    PROBING = "probing"  # Each process decides alone, while a probe checks the store
 
 
 UP, DOWN, PROBING = HealthState
@@ -50,13 +47,11 @@ UP, DOWN, PROBING = HealthState
 class HealthChange:
     """A loss or recovery of the store: one log event."""
 
-    state: HealthState
-    """``DOWN`` or ``UP``."""
-    error_kind: StoreErrorKind | None
-    """Cause of the loss, or the last failure before the recovery."""
+    state: HealthState  # ``DOWN`` or ``UP``
+    error_kind: StoreErrorKind | None  # Cause of the loss, or the last failure before the recovery
     at_s: float
+    # Seconds that the previous state lasted; an outage lasts from the loss to the successful probe.
     lasted_s: float
-    """Seconds that the previous state lasted; an outage lasts from the loss to the successful probe."""
 
 
 def _jitter_factor() -> float:
@@ -88,17 +83,14 @@ class StoreHealth:
     def reset(self, now: float) -> None:
         """Count the store as available, without failures, since ``now``."""
         self.state: HealthState = UP
-        self.since_s: float = now
-        """Time of the loss, or of the recovery."""
-        self.cause: StoreErrorKind | None = None
-        """Last failure; None while the store answers."""
-        self.next_probe_s: float = math.inf
-        """Time of the next probe; infinite while the store answers."""
+        self.since_s: float = now  # Time of the loss, or of the recovery
+        self.cause: StoreErrorKind | None = None  # Last failure; None while the store answers
+        self.next_probe_s: float = math.inf  # Time of the next probe; infinite while the store answers
         self._consecutive_failures = 0
         self._pauses = 0
         self._probe_started_s = now
+        # Whether no call was made since a timeout was reported by another user of the store.
         self._failure_reported = False
-        """Whether no call was made since a timeout was reported by another user of the store."""
 
     def __repr__(self) -> str:
         cause = f" because of {self.cause}" if self.cause else ""
@@ -181,8 +173,8 @@ class OutageLog:
     """
 
     def __init__(self, store: str) -> None:
+        # Start of the present outage in monotonic seconds; None: the store is available.
         self.since_s: float | None = None
-        """Start of the present outage in monotonic seconds; None: the store is available."""
         self._store = store
         self._logged_s = -math.inf
         self._is_logged = False

@@ -15,39 +15,28 @@ from autoglm_throttle.limiting.decisions import seconds_until
 from autoglm_throttle.limiting.token_bucket import TokenBucket
 
 TICK_S: Final = 0.1
-WEIGHT: Final = 0.3
-"""Weight of each new tick of 0.1 s in the mean demand: by simulation."""
+WEIGHT: Final = 0.3  # Weight of each new tick of 0.1 s in the mean demand: by simulation
 
+# Share of the lease time for which tokens are prefetched: a killed process loses no more.
 PREFETCH: Final = 0.5
-"""Share of the lease time for which tokens are prefetched: a killed process loses no more."""
 
+# Limit of the prefetch as a share of the bucket's fill time: pools come on top of a full bucket.
 PREFETCH_BURST: Final = 0.1
-"""Limit of the prefetch as a share of the bucket's fill time: pools come on top of a full bucket."""
 
-COLD_START_COST: Final = 8.0
-"""Cost in one tick above which arrivals outweigh the mean: fewer are chance."""
-
-REFILL_AT: Final = 0.25
-"""Share of the last prefetch below which more is leased in the background."""
-
-PAUSE_S: Final = 0.012
-"""Pause after a grant that fell short: less than 100 calls a second above the limit."""
-
-MICRO: Final = 1_000_000
-"""Micro-tokens in a token, the unit of the store: its arithmetic is on whole numbers."""
+COLD_START_COST: Final = 8.0  # Cost in one tick above which arrivals outweigh the mean: fewer are chance
+REFILL_AT: Final = 0.25  # Share of the last prefetch below which more is leased in the background
+PAUSE_S: Final = 0.012  # Pause after a grant that fell short: less than 100 calls a second above the limit
+MICRO: Final = 1_000_000  # Micro-tokens in a token, the unit of the store: its arithmetic is on whole numbers
 
 
 class LeaseRequest(NamedTuple):
     """Request of one priority to the store, in micro-tokens; the order is that of the script."""
 
-    rate: int
-    """Per second, for the time since the last call of any process."""
+    rate: int  # Per second, for the time since the last call of any process
     burst: int
     want: int
-    need: int
-    """Shortfall of the first waiter."""
-    returned: int
-    """Leased and unused; below 0: spent without a lease."""
+    need: int  # Shortfall of the first waiter
+    returned: int  # Leased and unused; below 0: spent without a lease
 
 
 class TokenLease:
@@ -55,19 +44,16 @@ class TokenLease:
 
     def __init__(self, rate: float, burst: float, now: float, name: str, lease_s: float) -> None:
         self.name: str = name
-        self.nominal: float = rate
-        """Tokens per second at factor 1, of the whole fleet."""
-        self.rate: float = rate
-        """Tokens per second now, of the whole fleet."""
-        self.burst: float = burst
-        """Most tokens that the fleet's bucket holds."""
+        self.nominal: float = rate  # Tokens per second at factor 1, of the whole fleet
+        self.rate: float = rate  # Tokens per second now, of the whole fleet
+        self.burst: float = burst  # Most tokens that the fleet's bucket holds
+        # Waiters for the store's next answer in order of arrival, with their costs.
         self.waiters: dict[object, float] = {}
-        """Waiters for the store's next answer in order of arrival, with their costs."""
         self._pool = 0.0
         self._demand = _ExpectedDemand(min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate), now + TICK_S)
         self._lease_s = lease_s
+        # Expiry and size of each grant; the oldest are spent first.
         self._grants: deque[tuple[float, float]] = deque()
-        """Expiry and size of each grant; the oldest are spent first."""
         self._answer = _StoreAnswer()
         self._local = _LocalShare()
 
@@ -209,11 +195,9 @@ class TokenLease:
 class _ExpectedDemand:
     """Mean demand of this process, and the prefetch that follows from it."""
 
-    prefetch_s: float
-    """Seconds of mean demand that are prefetched."""
+    prefetch_s: float  # Seconds of mean demand that are prefetched
     tick_ends_s: float
-    arrived: float = 0.0
-    """Cost that has arrived in this tick."""
+    arrived: float = 0.0  # Cost that has arrived in this tick
     mean_rps: float = 0.0
     refill_at: float = 0.0
 
@@ -242,15 +226,11 @@ class _ExpectedDemand:
 class _StoreAnswer:
     """The store's last answer: it tells when the store may have enough tokens again."""
 
-    requested: float = 0.0
-    """Tokens wanted by the request under way."""
+    requested: float = 0.0  # Tokens wanted by the request under way
     received_s: float = -math.inf
-    remaining: float = math.inf
-    """Tokens left in the store."""
-    fell_short: bool = False
-    """Whether less was granted than requested."""
-    rejected_cost: float = 0.0
-    """Cost of the first rejection since then."""
+    remaining: float = math.inf  # Tokens left in the store
+    fell_short: bool = False  # Whether less was granted than requested
+    rejected_cost: float = 0.0  # Cost of the first rejection since then
 
     def ready_s(self, lacking: float, rate: float) -> float:
         """Return the time from which the store may cover the tokens that the pool lacks."""
@@ -269,10 +249,8 @@ class _StoreAnswer:
 class _LocalShare:
     """This process's part of the rate while the store is unavailable, and the debt that it leaves."""
 
-    bucket: TokenBucket | None = None
-    """None: the store is available."""
-    spent: float = 0.0
-    """Tokens taken from it and not reported to the store."""
+    bucket: TokenBucket | None = None  # None: the store is available
+    spent: float = 0.0  # Tokens taken from it and not reported to the store
     _reported: float = field(default=0.0, init=False)
 
     def report_debt(self, now: float) -> float:

@@ -22,11 +22,11 @@ from autoglm_throttle.types import Clock, StoreFailureMode
 T = TypeVar("T")
 
 POLL_MIN_S: Final = 0.05
+# Seconds between two checks whether a probe is due: a hung probe is abandoned after some seconds.
 POLL_MAX_S: Final = 5.0
-"""Seconds between two checks whether a probe is due: a hung probe is abandoned after some seconds."""
 
+# Name of a thread that repeats work which its event loop did not finish.
 THREAD: Final = "autoglm-throttle-store"
-"""Name of a thread that repeats work which its event loop did not finish."""
 
 _MEANWHILE: Final = {
     StoreFailureMode.LOCAL: "each process enforces {share} of the user limits until it recovers",
@@ -34,11 +34,10 @@ _MEANWHILE: Final = {
     StoreFailureMode.DENY: "requests under a user limit are rejected until it recovers",
 }
 
+# Returns the asyncio loop that runs here, if any; a call of C.
 running_loop: Callable[[], asyncio.AbstractEventLoop | None] = _get_running_loop
-"""Returns the asyncio loop that runs here, if any; a call of C."""
 
-_running: set[asyncio.Task[None]] = set()
-"""Strong references to tasks: a loop holds its tasks only weakly."""
+_running: set[asyncio.Task[None]] = set()  # Strong references to tasks: a loop holds its tasks only weakly
 
 
 class StoreMonitor:
@@ -49,8 +48,8 @@ class StoreMonitor:
         self._health = shared.store_health
         self._lock = lock
         self._clock = clock
+        # When the pending timer will have fired: the store is probed even without requests.
         self._timer_until_s = -math.inf
-        """When the pending timer will have fired: the store is probed even without requests."""
         shared.store.listen(self._on_result)
 
     def connect(self) -> None:

@@ -17,30 +17,21 @@ from zlib import crc32
 
 from autoglm_throttle.types import UserLimit
 
-LAYOUT = "w1"
-"""Version of the values under a key: two versions, deployed side by side, never share a key."""
+LAYOUT = "w1"  # Version of the values under a key: two versions, deployed side by side, never share a key
+SPLIT = -1  # Tag of a request with keys in more than one partition
+VALUES = 5  # Integers for each limit in an answer: ok, remaining, retry_after, reset, stamp
 
-SPLIT = -1
-"""Tag of a request with keys in more than one partition."""
-
-VALUES = 5
-"""Integers for each limit in an answer: ok, remaining, retry_after, reset, stamp."""
-
+# `VALUES` integers for each limit of each charge, in the given order. ok 1: this limit admits, 0: rejects.
+# The request is admitted only if all are 1. remaining: units left, after spending if the request was
+# admitted. retry_after: microseconds until it fits without other charges; 0 if ok, -1 if it never can. reset:
+# microseconds until the oldest counted unit leaves; 0 if nothing is counted. stamp: opaque; it identifies the
+# units for a refund.
 Answer = Sequence[int]
-"""`VALUES` integers for each limit of each charge, in the given order.
 
-ok 1: this limit admits, 0: rejects. The request is admitted only if all are 1.
-remaining: units left, after spending if the request was admitted.
-retry_after: microseconds until it fits without other charges; 0 if ok, -1 if it never can.
-reset: microseconds until the oldest counted unit leaves; 0 if nothing is counted.
-stamp: opaque; it identifies the units for a refund.
-"""
+ScriptArguments = tuple[list[str], list[str | int]]  # KEYS and ARGV of one script call
 
-ScriptArguments = tuple[list[str], list[str | int]]
-"""KEYS and ARGV of one script call."""
-
+# Layout (``l`` for a list of stamps, ``b`` for sub-buckets), limit in units, window in microseconds.
 Policy = tuple[str, int, int]
-"""Layout (``l`` for a list of stamps, ``b`` for sub-buckets), limit in units, window in microseconds."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _PREFIX = re.compile(r"[^\s{}]{1,120}")
@@ -49,42 +40,27 @@ _PREFIX = re.compile(r"[^\s{}]{1,120}")
 class StoreErrorKind(StrEnum):
     """Error of a store call: a closed set, also the metric label."""
 
-    TIMEOUT = "timeout"
-    """No answer before the deadline; the units may have been spent."""
-    QUEUE_FULL = "queue_full"
-    """The queue of this event loop is full; no call was sent."""
-    UNREACHABLE = "unreachable"
-    """No server listens there; nothing was spent."""
-    LOST = "lost"
-    """The connection broke after the call was sent; the units may have been spent."""
-    READONLY = "readonly"
-    """Only a replica answers."""
-    BUSY = "busy"
-    """Loading, a long script, a cluster without a quorum: it answers, but not this."""
-    FULL = "full"
-    """Its memory is used up."""
-    FORBIDDEN = "forbidden"
-    """It requires another password or more rights."""
-    FOREIGN = "foreign"
-    """Another type of value stands under our key."""
-    CONFUSED = "confused"
-    """An error or a reply that no other member covers."""
-    LOOP = "loop"
-    """The event loop is one in which the store's client cannot run (trio)."""
+    TIMEOUT = "timeout"  # No answer before the deadline; the units may have been spent
+    QUEUE_FULL = "queue_full"  # The queue of this event loop is full; no call was sent
+    UNREACHABLE = "unreachable"  # No server listens there; nothing was spent
+    LOST = "lost"  # The connection broke after the call was sent; the units may have been spent
+    READONLY = "readonly"  # Only a replica answers
+    BUSY = "busy"  # Loading, a long script, a cluster without a quorum: it answers, but not this
+    FULL = "full"  # Its memory is used up
+    FORBIDDEN = "forbidden"  # It requires another password or more rights
+    FOREIGN = "foreign"  # Another type of value stands under our key
+    CONFUSED = "confused"  # An error or a reply that no other member covers
+    LOOP = "loop"  # The event loop is one in which the store's client cannot run (trio)
 
 
 @dataclass(slots=True, eq=False)
 class StoreCharge:
     """Units of one caller under one set of limits."""
 
-    kind: str
-    """Name of the set and of its subject: ``user``, ``address``, ``plan-gold``."""
-    limits: tuple[UserLimit, ...]
-    """1 to 4."""
-    user: str
-    """Identity text of 16 hex digits."""
-    units: int
-    """>= 0; 0 reads without spending."""
+    kind: str  # Name of the set and of its subject: ``user``, ``address``, ``plan-gold``
+    limits: tuple[UserLimit, ...]  # 1 to 4
+    user: str  # Identity text of 16 hex digits
+    units: int  # >= 0; 0 reads without spending
 
 
 @dataclass(slots=True, eq=False)
@@ -92,14 +68,10 @@ class CheckRequest:
     """One request: its units are spent under all keys or under none."""
 
     charges: Sequence[StoreCharge]
-    keys: list[str]
-    """One for each limit of each charge, in their order."""
-    policies: tuple[Policy, ...]
-    """One for each key."""
-    tag: int
-    """The partition of all keys, `SPLIT` if there is more than one."""
-    single_policy: Policy | None = None
-    """The policy of a request of one limit and one unit."""
+    keys: list[str]  # One for each limit of each charge, in their order
+    policies: tuple[Policy, ...]  # One for each key
+    tag: int  # The partition of all keys, `SPLIT` if there is more than one
+    single_policy: Policy | None = None  # The policy of a request of one limit and one unit
 
     def __repr__(self) -> str:
         return f"CheckRequest({', '.join(self.keys)})"
@@ -133,14 +105,10 @@ WindowEntry = CheckRequest | RefundRequest
 class StoreStats:
     """Counters of a store; all but the last only grow."""
 
-    calls: int = 0
-    """Round trips."""
-    sent: int = 0
-    """Decisions that were sent."""
-    late: int = 0
-    """Replies without a waiting caller."""
-    waiting: int = 0
-    """Decisions that wait or are in flight now."""
+    calls: int = 0  # Round trips
+    sent: int = 0  # Decisions that were sent
+    late: int = 0  # Replies without a waiting caller
+    waiting: int = 0  # Decisions that wait or are in flight now
 
     def __add__(self, other: StoreStats) -> StoreStats:
         """Return the sum, as of several event loops."""
@@ -265,11 +233,10 @@ class _Shape:
             (_layout_code(limit), limit.limit, limit.window_s * 1_000_000) for limit in limits
         )
         name = key_safe(kind)
-        self.heads = [
+        self.heads = [  # For each partition, the keys without their users
             [f"{root}:{{{tag}}}:{name}:{_layout_code(limit)}{limit.window_s}:" for limit in limits]
             for tag in range(partitions)
         ]
-        """For each partition, the keys without their users."""
 
 
 def key_safe(name: str) -> str:

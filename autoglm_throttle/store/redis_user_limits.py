@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.client import AsyncClient
 
+# Users that a probe of a cluster charges: with 16 partitions this reaches nearly every server.
 PROBES: Final = 16
-"""Users that a probe of a cluster charges: with 16 partitions this reaches nearly every server."""
 
 _PROBE = (UserLimit("probe-1s", 1000, 1),)
 
@@ -52,8 +52,8 @@ class RedisUserLimitStore:
         url = self.clients.url
         secrets = (url.login.password, url.sentinel_login.password) if url else ()
         self.errors: StoreErrorTracker = StoreErrorTracker(*secrets)
+        # The batch of each event loop, made at its first use: a connection belongs to its loop.
         self.batches: dict[int, RedisBatch] = {}
-        """The batch of each event loop, made at its first use: a connection belongs to its loop."""
         self._closed_stats = StoreStats()
 
     def __repr__(self) -> str:

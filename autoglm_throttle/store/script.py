@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoglm_throttle")
 
+# Commands that the server must permit for user limits, on the keys below `REDIS_PREFIX`.
 RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set pexpire"
-"""Commands that the server must permit for user limits, on the keys below `REDIS_PREFIX`."""
 
-CLUSTER_RIGHTS: Final = "cluster|slots command"
-"""Commands that the client of a cluster needs for itself."""
+CLUSTER_RIGHTS: Final = "cluster|slots command"  # Commands that the client of a cluster needs for itself
 
+# Before Redis 7 an error inside a script is wrapped into another one: only its text identifies it.
 _BY_TEXT: Final = (
     (
         (
@@ -42,7 +42,6 @@ _BY_TEXT: Final = (
     (("OOM ", "OutOfMemory"), StoreErrorKind.FULL),
     (("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"), StoreErrorKind.BUSY),
 )
-"""Before Redis 7 an error inside a script is wrapped into another one: only its text identifies it."""
 
 
 def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
@@ -79,8 +78,7 @@ class StoreErrorTracker:
 
     def __init__(self, *secrets: str | None) -> None:
         self._secrets = [secret for secret in secrets if secret]
-        self.listener: Callable[[StoreErrorKind | None], None] | None = None
-        """Called by `notify`."""
+        self.listener: Callable[[StoreErrorKind | None], None] | None = None  # Called by `notify`
         self._current: StoreErrorKind | None = None
         self._last_text: tuple[StoreErrorKind | None, str] = (None, "")
 

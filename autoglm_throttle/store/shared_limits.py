@@ -23,22 +23,18 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 
+# Errors that other users of the same server would meet, too; the others may be ours alone.
 UNREACHABLE_ERRORS: Final = frozenset(
     {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
 )
-"""Errors that other users of the same server would meet, too; the others may be ours alone."""
 
-COSTS_AT_MOST: Final = 8
-"""Denials stored for one caller, each for another number of units."""
+COSTS_AT_MOST: Final = 8  # Denials stored for one caller, each for another number of units
 
+# Callers checked per insertion: more than one, so that the cache shrinks faster than it grows.
 SWEPT: Final = 2
-"""Callers checked per insertion: more than one, so that the cache shrinks faster than it grows."""
 
-US: Final = 1e-6
-"""Seconds in a microsecond."""
-
-Key = tuple[str, str, str, int]
-"""Set of limits, user, address, units: equal for equal checks."""
+US: Final = 1e-6  # Seconds in a microsecond
+Key = tuple[str, str, str, int]  # Set of limits, user, address, units: equal for equal checks
 
 _UP = HealthState.UP
 
@@ -85,12 +81,10 @@ class SharedUserLimits:
     ) -> None:
         self.store: RedisUserLimitStore = store
         self.store_health: StoreHealth = StoreHealth(settings.redis_failures, (settings.redis_probe_s,))
-        self.changes: list[HealthChange] = []
-        """Changes of the store's state, for the log."""
-        self.probe_due: bool = False
-        """Whether a caller with an event loop should probe the store."""
+        self.changes: list[HealthChange] = []  # Changes of the store's state, for the log
+        self.probe_due: bool = False  # Whether a caller with an event loop should probe the store
+        # Called under the lock when the store is lost, for other users of the same server.
         self.on_store_lost: Callable[[float], None] = _ignore_loss
-        """Called under the lock when the store is lost, for other users of the same server."""
         self._sets = sets
         self._text_of = text_of
         self.deny_cache: DenyCache = DenyCache(settings)
@@ -187,12 +181,10 @@ class PendingCheck:
     key: Key
     charges: tuple[StoreCharge, ...]
     sent_s: float
+    # Sends the check, without the lock; it ends before the deadline, with or without an answer.
     send: Callable[[], Awaitable[Answer | StoreErrorKind]]
-    """Sends the check, without the lock; it ends before the deadline, with or without an answer."""
-    answer: Answer | None = None
-    """The answer of an admission, for the refund."""
-    charged_s: float | None = None
-    """Time at which this process alone has charged it."""
+    answer: Answer | None = None  # The answer of an admission, for the refund
+    charged_s: float | None = None  # Time at which this process alone has charged it
     allowed: Literal[False] = False
 
     def resolve(self, answer: Answer | StoreErrorKind, now: float) -> Decision:
@@ -281,13 +273,11 @@ class DenyCache:
     """
 
     def __init__(self, settings: StoreSettings) -> None:
-        self.size: int = settings.refused_cache
-        """Most callers stored; 0 disables the cache."""
+        self.size: int = settings.refused_cache  # Most callers stored; 0 disables the cache
         self.recheck_after_s: float = settings.refused_cache_s
-        self.hits: int = 0
-        """Requests rejected from this cache."""
+        self.hits: int = 0  # Requests rejected from this cache
+        # Denials of each set of limits, user and address.
         self.callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
-        """Denials of each set of limits, user and address."""
 
     def __repr__(self) -> str:
         return f"DenyCache({len(self.callers)} of {self.size} callers)"
@@ -353,8 +343,7 @@ class _Denial:
     free_s: float
     reason: Reason
     detail: str
-    limits: tuple[LimitStatus, ...]
-    """The deciding limit, then the others; each resets at an instant."""
+    limits: tuple[LimitStatus, ...]  # The deciding limit, then the others; each resets at an instant
 
     def at(self, now: float) -> Decision:
         """Return the decision for a request at that instant."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-RESERVED_FILES = 64
-"""Files reserved for the process besides the connections."""
+RESERVED_FILES = 64  # Files reserved for the process besides the connections
 
+# Where there is no hard limit, macOS still allows a process no more than 10 240 (its OPEN_MAX).
 MAX_WITHOUT_LIMIT = 10_000
-"""Where there is no hard limit, macOS still allows a process no more than 10 240 (its OPEN_MAX)."""
 
 
 def max_connections() -> int:

@@ -28,8 +28,8 @@ from autoglm_throttle.traffic.record import (
 from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES
 from autoglm_throttle.traffic.record.recording_reader import open_packed
 
+# Most requests that wait for a response further down in the file; older ones are returned without it.
 MAX_PENDING = 1_000
-"""Most requests that wait for a response further down in the file; older ones are returned without it."""
 
 _MONKEYS = "\U0001f435\U0001f648\U0001f649".encode()
 _HEADER = re.compile(rb"([123]) ([!-~]{1,200}) (\d{1,19})(?: (-?\d{1,19}))?\s*")
@@ -38,8 +38,8 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _BLANK = re.compile(rb"\r?\n(?:\r?\n|\Z)")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]*\r?\n")
 _LENGTH = re.compile(r"\d{1,12}", re.ASCII)
+# Authorities with a user, as at the start of a URL without a scheme.
 _USER = re.compile(r"(?:/{2,}[^/?#]*@[^/?#]*)+")
-"""Authorities with a user, as at the start of a URL without a scheme."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,13 +50,10 @@ Headers = list[tuple[str, str]]
 class GorRequest:
     """A request parsed from a file, before redaction; its fields are not trusted."""
 
-    at_ns: int
-    """Nanoseconds since 1970."""
+    at_ns: int  # Nanoseconds since 1970
     method: str
-    target: str
-    """Path and query, as in the file."""
-    headers: Headers
-    """Lower-case names."""
+    target: str  # Path and query, as in the file
+    headers: Headers  # Lower-case names
     body: bytes
     status: int = 0
     ms: float = 0.0
@@ -66,8 +63,7 @@ class GorRequest:
 class _Block:
     """Lines between two separators."""
 
-    line: int
-    """Line number in the file, from 1."""
+    line: int  # Line number in the file, from 1
     parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
@@ -168,8 +164,7 @@ class GorFile:
     """
 
     has_bodies = True
-    end: RecordingTrailer | None = RecordingTrailer("closed", 0)
-    """Requests dropped by GoReplay are unknown."""
+    end: RecordingTrailer | None = RecordingTrailer("closed", 0)  # Requests dropped by GoReplay are unknown
 
     def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
         self._path = path

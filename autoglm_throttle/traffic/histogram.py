@@ -13,11 +13,10 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from itertools import accumulate
 
-DIGITS = 8
-"""Significant binary digits: the error is below 1/128, less than the difference between two runs."""
+DIGITS = 8  # Significant binary digits: the error is below 1/128, less than the difference between two runs
 
+# By bit length: keeps the leading digits. 63 digits of microseconds are 292 000 years.
 _MASKS = [-1 << max(0, length - DIGITS) for length in range(64)]
-"""By bit length: keeps the leading digits. 63 digits of microseconds are 292 000 years."""
 
 
 def rank(share: float, count: int) -> int:

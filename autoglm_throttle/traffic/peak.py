@@ -16,11 +16,10 @@ from typing import Final
 
 from autoglm_throttle.traffic.errors import TrafficError
 
+# The search ends when the holding and the failing rate are closer: repeated trials differ by as much.
 TOLERANCE: Final = 0.02
-"""The search ends when the holding and the failing rate are closer: repeated trials differ by as much."""
 
-TRIES: Final = 3
-"""Trials at one rate before the generator is reported as unable to produce it."""
+TRIES: Final = 3  # Trials at one rate before the generator is reported as unable to produce it
 
 
 class PeakResult(StrEnum):

@@ -17,19 +17,15 @@ from autoglm_throttle.settings.groups.gpu import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import ProviderUnavailable
 
-INTERVAL_S: Final = 1.0
-"""Seconds between two samples: the grid of the report."""
+INTERVAL_S: Final = 1.0  # Seconds between two samples: the grid of the report
+JOIN_S: Final = 0.5  # Seconds to wait for the end of a sample; a hung probe is abandoned
 
-JOIN_S: Final = 0.5
-"""Seconds to wait for the end of a sample; a hung probe is abandoned."""
-
+# Samples between two searches for new children: on a host with thousands of processes a search takes tens of
+# milliseconds, and servers start their workers at the beginning.
 CHILD_SEARCH_SAMPLES: Final = 10
-"""Samples between two searches for new children: on a host with thousands of processes a search takes tens of
-milliseconds, and servers start their workers at the beginning.
-"""
 
+# A service under load may answer late; an answer after two seconds belongs to another second.
 TIMEOUT_S: Final = 2.0
-"""A service under load may answer late; an answer after two seconds belongs to another second."""
 
 REDIRECTS: Final = frozenset((301, 302, 307, 308))
 PREFIX: Final = "autoglm_throttle_"
@@ -39,6 +35,8 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
+# Number of the report, name of the metric, and function that aggregates its series. The last one present
+# counts: policy ``fixed`` has no adaptive limiter, and so no ``inflight_requests``.
 NUMBERS: Final[tuple[tuple[str, str, Callable[[list[float]], float]], ...]] = (
     ("factor_ratio", "factor_ratio", min),
     ("inflight", "active_requests", sum),
@@ -47,10 +45,6 @@ NUMBERS: Final[tuple[tuple[str, str, Callable[[list[float]], float]], ...]] = (
     ("gpu_utilization_ratio", "gpu_utilization_ratio", _mean),
     ("gpu_power_w", "gpu_power_watts", sum),
 )
-"""Number of the report, name of the metric, and function that aggregates its series.
-
-The last one present counts: policy ``fixed`` has no adaptive limiter, and so no ``inflight_requests``.
-"""
 
 _USED: Final = PREFIX + "gpu_memory_used_bytes"
 _TOTAL: Final = PREFIX + "gpu_memory_total_bytes"
@@ -64,8 +58,7 @@ class ProbeTargetLostError(Exception):
 class Probe(Protocol):
     """A target that can be sampled."""
 
-    name: str
-    """Name for people."""
+    name: str  # Name for people
 
     def sample(self, now: float) -> dict[str, float]:
         """Take a sample; blocks for 2 s at most.

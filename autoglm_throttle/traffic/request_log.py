@@ -11,17 +11,12 @@ from array import array
 from enum import IntEnum
 from math import nan
 
-OPEN, UNSENT = 255, 254
-"""In `RequestLog.results`: not ended yet, and skipped because the run was stopped."""
+OPEN, UNSENT = 255, 254  # In `RequestLog.results`: not ended yet, and skipped because the run was stopped
+REJECTION_BYTES = 64 << 10  # Bytes of a rejection's body that are stored to parse its reason
+REASON_CHARS = 64  # A longer reason is truncated: it is a label of a table
 
-REJECTION_BYTES = 64 << 10
-"""Bytes of a rejection's body that are stored to parse its reason."""
-
-REASON_CHARS = 64
-"""A longer reason is truncated: it is a label of a table."""
-
+# Bound on distinct reasons, and the name of all others: numbers in reasons must not fill the report.
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
-"""Bound on distinct reasons, and the name of all others: numbers in reasons must not fill the report."""
 
 
 class RequestResult(IntEnum):
@@ -105,15 +100,15 @@ class RequestLog:
 
     def __init__(self, count: int = 0) -> None:
         self.results: bytearray = bytearray([OPEN]) * count  # `RequestResult` values, `OPEN` or `UNSENT`
+        # HTTP status of a complete response; 0 without one.
         self.statuses: array[int] = array("H", bytes(2 * count))
-        """HTTP status of a complete response; 0 without one."""
+        # Delay of the launch: caused by the generator, never by the service.
         self.lag_s: array[float] = array("f", [nan]) * count
-        """Delay of the launch: caused by the generator, never by the service."""
+        # From the intended start to the end: the latency seen by a user. NaN if the request was not sent.
         self.response_s: array[float] = array("f", [nan]) * count
-        """From the intended start to the end: the latency seen by a user. NaN if the request was not sent."""
         self.service_s: array[float] = array("f", [nan]) * count  # from the write to the end of the response
+        # From the intended start to the first byte of the response body, or its end if there is no body.
         self.first_byte_s: array[float] = array("f", [nan]) * count
-        """From the intended start to the first byte of the response body, or its end if there is no body."""
         self.promised_s: array[float] = array("f", [nan]) * count  # the wait given by Retry-After
         self.reasons: array[int] = array("H", bytes(2 * count))  # index into `reason_texts`; 0 is no reason
         self.reason_texts: list[str] = [""]  # the distinct reasons of rejections

@@ -24,11 +24,11 @@ class PlannedRequest:
 
     method: str = "POST"
     target: str = "/v1/predict"  # path and query
+    # Lower-case names; length, host, priority and identity are added on sending.
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
-    """Lower-case names; length, host, priority and identity are added on sending."""
     body: bytes = b"{}"
+    # Whether the priority of the plan is sent; False for a recorded request that stated none.
     priority: bool = True
-    """Whether the priority of the plan is sent; False for a recorded request that stated none."""
     cost: float = 1.0  # units of work, as the limiter under test counts them
     name: str = ""  # display name; empty: method and path
 
@@ -55,8 +55,8 @@ class RequestSource:
 
     plan: LoadPlan
     requests: Sequence[PlannedRequest] = (PlannedRequest(),)  # by `LoadPlan.kinds`
+    # Identity text of each client of the plan; None: ``client-0``, ``client-1`` and so on.
     clients: Sequence[str] | None = None
-    """Identity text of each client of the plan; None: ``client-0``, ``client-1`` and so on."""
 
     def client(self, number: int) -> str:
         """Return the identity text of a client."""

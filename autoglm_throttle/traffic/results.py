@@ -15,8 +15,7 @@ from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResu
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.types import Priority
 
-BLOCK = 16_384
-"""Requests per block while durations are collected; it bounds the memory of a long run."""
+BLOCK = 16_384  # Requests per block while durations are collected; it bounds the memory of a long run
 
 
 @dataclass(slots=True)
@@ -28,14 +27,14 @@ class Tally:
     results: list[int] = field(default_factory=lambda: [0] * len(RequestResult))  # indexed by `RequestResult`
     statuses: Counter[int] = field(default_factory=Counter)  # complete responses by HTTP status
     reasons: Counter[str] = field(default_factory=Counter)  # rejected requests by the reason in their body
+    # Complete responses by time of completion, in steps from the start of the run.
     answers: Counter[int] = field(default_factory=Counter)
-    """Complete responses by time of completion, in steps from the start of the run."""
+    # The timely part of ``answers``: served within the limit of their priority, or without a limit.
     timely_answers: Counter[int] = field(default_factory=Counter)
-    """The timely part of ``answers``: served within the limit of their priority, or without a limit."""
     cost_planned: float = 0.0  # units of work
     cost_served: float = 0.0
+    # From the intended start, of served requests: the latency seen by users.
     response: Histogram = field(default_factory=Histogram)
-    """From the intended start, of served requests: the latency seen by users."""
     service: Histogram = field(default_factory=Histogram)  # from the write to the socket, of served requests
     first_byte: Histogram = field(default_factory=Histogram)  # from the intended start, of served requests
     rejection: Histogram = field(default_factory=Histogram)  # from the intended start, of rejected requests
@@ -93,8 +92,7 @@ class Tally:
         return whole
 
 
-HISTOGRAMS = ("response", "service", "first_byte", "rejection", "promised")
-"""The histograms of a tally."""
+HISTOGRAMS = ("response", "service", "first_byte", "rejection", "promised")  # The histograms of a tally
 
 
 class RequestKind(NamedTuple):
@@ -117,8 +115,8 @@ class RunCost:
     """Cost of a run to the generator; it shows whether the measurements are valid."""
 
     elapsed_s: float  # from the first intended start to the end of the drain
+    # Time of the stop, counted like ``elapsed_s``; None if the run was not stopped.
     stopped_s: float | None = None
-    """Time of the stop, counted like ``elapsed_s``; None if the run was not stopped."""
     overrun_s: float = 0.0  # delay of the last launch after its intended start
     cpu_share: float | None = None  # share of one core used while requests were due; None for in-process runs
     resent: int = 0  # sent twice because the server had closed the idle connection in between
@@ -134,13 +132,12 @@ class Result:
     request_log: RequestLog
     run_cost: RunCost
     aborted: bool = False  # stopped before the end of the plan
+    # Whether users that wait for their responses sent it: offered load falls when the service slows down.
     closed_loop: bool = False
-    """Whether users that wait for their responses sent it: offered load falls when the service slows down."""
+    # Samples of the service, one per second: ``t_s`` and any of ``cpu_share``, ``rss_bytes``,
+    # ``gpu_utilization_ratio``, ``gpu_memory_ratio``, ``gpu_power_w``, ``factor_ratio``, ``inflight``,
+    # ``waiting``.
     watched: tuple[dict[str, float], ...] = ()
-    """Samples of the service, one per second: ``t_s`` and any of ``cpu_share``, ``rss_bytes``,
-    ``gpu_utilization_ratio``, ``gpu_memory_ratio``, ``gpu_power_w``, ``factor_ratio``, ``inflight``,
-    ``waiting``.
-    """
 
     @property
     def balanced(self) -> bool:
@@ -212,8 +209,8 @@ def _count(
             row.statuses[status] += count
 
 
+# Durations of a block, by `HISTOGRAMS`, and steps of completion of served requests and of all others.
 _Columns = tuple[list[float], list[float], list[float], list[float], list[float], list[int], list[int]]
-"""Durations of a block, by `HISTOGRAMS`, and steps of completion of served requests and of all others."""
 
 
 def _collect(

@@ -29,8 +29,7 @@ from autoglm_throttle.traffic.record.recording_reader import open_packed
 from autoglm_throttle.types import Priority
 from autoglm_throttle.version import __version__
 
-BEGIN_BYTES = 4_096
-"""Bytes of a file that are enough to detect its format."""
+BEGIN_BYTES = 4_096  # Bytes of a file that are enough to detect its format
 
 
 class RecordingSource:
@@ -41,8 +40,7 @@ class RecordingSource:
         redaction: applied once more; None: unchanged.
     """
 
-    has_bodies = False
-    """Whether entries carry bodies that a recording need not store."""
+    has_bodies = False  # Whether entries carry bodies that a recording need not store
 
     def __init__(self, recording: RecordingReader, redaction: Redaction | None = None) -> None:
         self._recording = recording
@@ -86,8 +84,7 @@ class RecordingSource:
         return replace(entry, headers=headers, target=target)
 
 
-RequestFile = RecordingSource | GorFile
-"""A file of recorded requests."""
+RequestFile = RecordingSource | GorFile  # A file of recorded requests
 
 
 def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:

@@ -23,14 +23,9 @@ from autoglm_throttle.traffic.plan import PriorityMix, make_replay_plan
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
-TICKS_PER_S = 10_000_000
-"""100 ns each: the resolution of the published files."""
-
-MALFORMED_SHARE = 0.01
-"""Share of all lines; above it the file has another format and is rejected."""
-
-LINE_CHARS = 1_000
-"""A longer line is malformed; a real one has about 40 characters."""
+TICKS_PER_S = 10_000_000  # 100 ns each: the resolution of the published files
+MALFORMED_SHARE = 0.01  # Share of all lines; above it the file has another format and is rejected
+LINE_CHARS = 1_000  # A longer line is malformed; a real one has about 40 characters
 
 _STAMP = re.compile(
     r"(\d{4}-\d\d-\d\d[ T](?:[01]\d|2[0-3]):\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII

@@ -12,29 +12,25 @@ from typing import Any, Final
 
 _log = logging.getLogger("autoglm_throttle")
 
-Binding = Any
-"""The module ``pynvml``, which has no types."""
-Handle = Any
-"""A device or a sample as the library identifies it: a pointer."""
-NvmlError = Any
-"""The binding's ``NVMLError``: an exception with the library's code in ``value``."""
+Binding = Any  # The module ``pynvml``, which has no types
+Handle = Any  # A device or a sample as the library identifies it: a pointer
+NvmlError = Any  # The binding's ``NVMLError``: an exception with the library's code in ``value``
 Call = Any
-CallResult = Any
-"""Result of such a function: a number or one of the library's structures."""
+CallResult = Any  # Result of such a function: a number or one of the library's structures
 
+# Reads a number out of a structure past the binding, whose check for text took a fifth of a reading.
 raw_attribute: Final = object.__getattribute__
-"""Reads a number out of a structure past the binding, whose check for text took a fifth of a reading."""
 
 UNINITIALIZED: Final = 1
 NO_PERMISSION: Final = 4
 NOT_FOUND: Final = 6
+# NotSupported, FunctionNotFound, ArgumentVersionMismatch, Deprecated: repeating the call cannot help.
 UNSUPPORTED_CODES: Final = frozenset({3, 13, 25, 26})
-"""NotSupported, FunctionNotFound, ArgumentVersionMismatch, Deprecated: repeating the call cannot help."""
+# NotFound (a MIG instance was destroyed), GpuIsLost, ResetRequired, GpuNotFound.
 LOST_CODES: Final = frozenset({NOT_FOUND, 15, 16, 28})
-"""NotFound (a MIG instance was destroyed), GpuIsLost, ResetRequired, GpuNotFound."""
 
+# Calls with an older fallback, so that a missing one costs nothing.
 CALLS_WITH_FALLBACK: Final = frozenset({"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV"})
-"""Calls with an older fallback, so that a missing one costs nothing."""
 
 
 class DeviceLostError(Exception):
@@ -51,8 +47,7 @@ class NvmlCalls:
     def __init__(self, nvml: Binding, uuid: str) -> None:
         self.nvml: Binding = nvml
         self.uuid: str = uuid
-        self.error: NvmlError = None
-        """The last error in this reading that was neither lasting nor fatal."""
+        self.error: NvmlError = None  # The last error in this reading that was neither lasting nor fatal
         self._unsupported: dict[str, str] = {}
         self.transient: list[str] = []
 

@@ -15,8 +15,8 @@ from autoglm_throttle.types import Clock, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
 
+# Pause between look-ups of a lost device: only a reset recovers it, and the others must not wait.
 LOST_RETRY_S: Final = 60.0
-"""Pause between look-ups of a lost device: only a reset recovers it, and the others must not wait."""
 
 NOT_SUPPORTED: Final = 3
 
@@ -28,12 +28,10 @@ class NvmlHandles:
     """Arguments of the calls for one device."""
 
     own: Handle
-    parent: Handle
-    """Handle of the whole device, which has the thermometer."""
-    instance_id: int | None
-    """GPU instance that a MIG device is in, if it is known."""
+    parent: Handle  # Handle of the whole device, which has the thermometer
+    instance_id: int | None  # GPU instance that a MIG device is in, if it is known
+    # Looks both handles up again; raises the binding's error if the device is still lost.
     find: Callable[[], tuple[Handle, Handle]]
-    """Looks both handles up again; raises the binding's error if the device is still lost."""
 
 
 class NvmlDevice:
@@ -42,8 +40,8 @@ class NvmlDevice:
     def __init__(
         self, nvml: Binding, driver: str, identity: GpuSample, handles: NvmlHandles, clock: Clock, lost: str
     ) -> None:
+        # A row without measurements; its index is, for a MIG instance, 100 x (device + 1) + slot.
         self.identity: GpuSample = identity
-        """A row without measurements; its index is, for a MIG instance, 100 x (device + 1) + slot."""
         self._nvml = nvml
         self._handles = handles
         self._clock = clock
@@ -57,8 +55,7 @@ class NvmlDevice:
             support=lambda: nvml.nvmlGpmQueryDeviceSupport(handles.parent),
             fill_sample=self._sample,
         )
-        self._constants: dict[str, Any] = {}
-        """Properties of the product, by the call that read them."""
+        self._constants: dict[str, Any] = {}  # Properties of the product, by the call that read them
         self._retry_due_s = 0.0
 
     @property

@@ -15,22 +15,21 @@ from typing import Final
 from autoglm_throttle.gpu.nvml.calls import UNSUPPORTED_CODES, CallResult, Handle, NvmlCalls, raw_attribute
 
 FIELD_CALL: Final = "nvmlDeviceGetFieldValues"
-ALL_LINKS: Final = 0xFFFFFFFF
-"""Scope of a field that is reported per NVLink: the sum of all."""
+ALL_LINKS: Final = 0xFFFFFFFF  # Scope of a field that is reported per NVLink: the sum of all
 
+# Member of a value, by its type (``nvmlValueType_t``).
 VALUE_MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Member of a value, by its type (``nvmlValueType_t``)."""
 
+# InvalidArgument too: an older driver returns it for a number that it does not know.
 UNSUPPORTED_FIELD_CODES: Final = UNSUPPORTED_CODES | {2}
-"""InvalidArgument too: an older driver returns it for a number that it does not know."""
 
+# Nanoseconds below the requested clock (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``), in any driver.
 POWER_AND_THERMAL: Final = (74, 75)
-"""Nanoseconds below the requested clock (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``), in any driver."""
 
+# First driver version -> numbers of the hardware's thermal slowdown and power brake. They moved: read in
+# nvidia-ml-py 12.575.51, 13.580.65 (252, 253) and 13.580.82 (270, 271), where the older numbers became power
+# smoothing. Between the two nothing is known, and before 575 they did not exist.
 HARDWARE: Final = (((580, 82), (270, 271)), ((580, 66), ()), ((575, 0), (252, 253)))
-"""First driver version -> numbers of the hardware's thermal slowdown and power brake. They moved: read in
-nvidia-ml-py 12.575.51, 13.580.65 (252, 253) and 13.580.82 (270, 271), where the older numbers became power
-smoothing. Between the two nothing is known, and before 575 they did not exist."""
 
 
 def throttle_ids(driver: str) -> tuple[int, ...]:
@@ -49,15 +48,15 @@ class FieldSpec:
 
     name: str
     ids: tuple[int, ...]
-    factor: int = 1
-    """From the driver's unit to the one in the name."""
+    factor: int = 1  # From the driver's unit to the one in the name
     scope: int = 0
-    link: bool = False
-    """Whether it is about a link: left out when a reading takes too long."""
+    link: bool = False  # Whether it is about a link: left out when a reading takes too long
 
 
 POWER: Final = FieldSpec("power_mw", (186,))
 
+# Counters of the links. The NVLink errors are the totals of all lanes: checksums of control and of data,
+# replays, recoveries, and errors in data that its code found. Meanings as in nvidia-ml-py 13.615.71.
 LINKS: Final = (
     FieldSpec("nvlink_tx_bytes", (138,), 1024, scope=ALL_LINKS, link=True),
     FieldSpec("nvlink_rx_bytes", (139,), 1024, scope=ALL_LINKS, link=True),
@@ -65,8 +64,6 @@ LINKS: Final = (
     FieldSpec("pcie_tx_bytes", (197,), link=True),
     FieldSpec("pcie_rx_bytes", (198,), link=True),
 )
-"""Counters of the links. The NVLink errors are the totals of all lanes: checksums of control and of data,
-replays, recoveries, and errors in data that its code found. Meanings as in nvidia-ml-py 13.615.71."""
 
 
 def field_specs(driver: str, *, whole: bool) -> tuple[FieldSpec, ...]:
@@ -80,8 +77,8 @@ class FieldReader:
 
     def __init__(self, calls: NvmlCalls, specs: Sequence[FieldSpec]) -> None:
         self._calls = calls
+        # Quantities that the device supports, with the fields that it has.
         self._ids = {spec: spec.ids for spec in specs}
-        """Quantities that the device supports, with the fields that it has."""
 
     def read(self, handle: Handle, *, brief: bool = False) -> dict[str, int]:
         """Read every field that the device may know, by its name; ``brief`` leaves the links out."""

@@ -14,12 +14,12 @@ from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, CallResult, Handle, N
 
 _log = logging.getLogger("autoglm_throttle")
 
-GAP_S: Final = 0.1
-"""Least time between two samples: NVIDIA says that closer ones make no metric."""
+GAP_S: Final = 0.1  # Least time between two samples: NVIDIA says that closer ones make no metric
 
 PER_CENT: Final = 100.0
 MIB: Final = 2.0**-20
 
+# ``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and the divisor that converts per cents, or MiB.
 MIG_METRICS: Final[dict[int, tuple[str, float]]] = {
     1: ("graphics_active_ratio", PER_CENT),
     2: ("sm_active_ratio", PER_CENT),
@@ -27,7 +27,6 @@ MIG_METRICS: Final[dict[int, tuple[str, float]]] = {
     5: ("tensor_active_ratio", PER_CENT),
     10: ("dram_active_ratio", PER_CENT),
 }
-"""``NVML_GPM_METRIC_*`` -> name in a `GpuSample`, and the divisor that converts per cents, or MiB."""
 
 DEVICE_METRICS: Final = MIG_METRICS | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
 
@@ -53,8 +52,7 @@ class GpmReader:
         self._wanted = wanted
         self._support = support
         self._fill_sample = fill_sample
-        self._samples: list[Handle] = []
-        """The older one first."""
+        self._samples: list[Handle] = []  # The older one first
         self._request: Any = None
         self._metrics: list[Any] = []
         self._taken_at_s: float | None = None

@@ -49,13 +49,12 @@ REMEDIES: Final[dict[int, str]] = {
 
 READ_SHARE: Final = 0.5
 LEAST_S: Final = 0.2
+# A reading may take this share of the time since the previous one, within these bounds: the shortest
+# interval, and half the longest. After that the remaining devices are read in brief.
 MOST_S: Final = 5.0
-"""A reading may take this share of the time since the previous one, within these bounds: the shortest
-interval, and half the longest. After that the remaining devices are read in brief.
-"""
 
+# A reading in which no device has any of these is a failure.
 READABLE: Final = ("utilization_pct", "memory_used_bytes", "power_w", "temperature_c", "sm_clock_mhz")
-"""A reading in which no device has any of these is a failure."""
 
 EXTRA: Final = "nvml"
 
@@ -71,8 +70,8 @@ class NvmlProvider:
     """
 
     name: str = "nvml"
+    # The driver averages utilization over 1/6 to 1 s: reading faster repeats the same number.
     min_interval_s: float = 0.2
-    """The driver averages utilization over 1/6 to 1 s: reading faster repeats the same number."""
 
     def __init__(
         self,
@@ -85,13 +84,13 @@ class NvmlProvider:
         self._environ = os.environ if environ is None else environ
         self._clock = clock
         self._begun_s: float | None = None
+        # The binding, and the process that opened the library.
         self._library: tuple[Binding, int] | None = None
-        """The binding, and the process that opened the library."""
         self._devices: list[NvmlDevice] = []
+        # Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances.
         self._known_devices: dict[int, DeviceInfo] = {}
-        """Devices by index, retained over re-opening: a lost one no longer reports its UUID and instances."""
+        # UUIDs once chosen; after that a missing device is a loss and no fault of the setting.
         self._chosen: tuple[str, ...] = ()
-        """UUIDs once chosen; after that a missing device is a loss and no fault of the setting."""
 
     def __repr__(self) -> str:
         return f"NvmlProvider({', '.join(device.identity.device for device in self._devices) or 'not open'})"

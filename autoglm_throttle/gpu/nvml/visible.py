@@ -26,8 +26,8 @@ from autoglm_throttle.gpu.nvml.calls import (
     NvmlError,
 )
 
+# NVML index of a device, and the slot of a MIG instance on it; None for the whole device.
 Target = tuple[int, int | None]
-"""NVML index of a device, and the slot of a MIG instance on it; None for the whole device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class MigInstance:
     uuid: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
-    handle: Handle = None
-    """None if the device was lost when it was listed; the same holds for a device."""
+    handle: Handle = None  # None if the device was lost when it was listed; the same holds for a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,10 @@ class DeviceInfo:
     """A device as the driver lists it."""
 
     index: int
-    uuid: str
-    """Empty if the device does not answer."""
+    uuid: str  # Empty if the device does not answer
     name: str = ""
     bus_id: str = ""
-    instances: tuple[MigInstance, ...] | None = None
-    """None if the device is not in MIG mode."""
+    instances: tuple[MigInstance, ...] | None = None  # None if the device is not in MIG mode
     handle: Handle = None
     error: NvmlError = None
 
@@ -75,10 +72,9 @@ class DeviceSelection:
     """Result of a list of devices."""
 
     targets: tuple[Target, ...]
-    unknown: tuple[str, ...] = ()
-    """Entries that name no device present, or more than one."""
+    unknown: tuple[str, ...] = ()  # Entries that name no device present, or more than one
+    # Indexes were read in PCI order although CUDA may count by speed; UUIDs would be certain.
     guessed: bool = False
-    """Indexes were read in PCI order although CUDA may count by speed; UUIDs would be certain."""
 
 
 def select_all(devices: Iterable[DeviceInfo]) -> DeviceSelection:

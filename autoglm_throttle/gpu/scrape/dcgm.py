@@ -17,6 +17,10 @@ from autoglm_throttle.types import GpuSample
 
 _MIB: Final = 1024**2
 
+# Field of a sample -> metric names in the order of preference, in our unit; the energy is in mJ.
+# ``DCGM_FI_DEV_GPU_UTIL_RATIO`` is left out: its scale, 1 or 100, is disputed, and the wrong guess would call
+# an idle device full. ``DCGM_FI_PROF_*_BYTES`` are bytes per second, despite their type line.
+# ``DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`` adds up both directions in an undocumented unit.
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "utilization_pct": ("DCGM_FI_DEV_GPU_UTIL",),
     "memory_busy_pct": ("DCGM_FI_DEV_MEM_COPY_UTIL",),
@@ -46,13 +50,8 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "nvlink_tx_bps": ("DCGM_FI_PROF_NVLINK_TX_BYTES",),
     "nvlink_rx_bps": ("DCGM_FI_PROF_NVLINK_RX_BYTES",),
 }
-"""Field of a sample -> metric names in the order of preference, in our unit; the energy is in mJ.
 
-``DCGM_FI_DEV_GPU_UTIL_RATIO`` is left out: its scale, 1 or 100, is disputed, and the wrong guess would call
-an idle device full. ``DCGM_FI_PROF_*_BYTES`` are bytes per second, despite their type line.
-``DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL`` adds up both directions in an undocumented unit.
-"""
-
+# Field of a sample -> counters; the ones that are present are added up.
 SUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "throttled_ns": ("DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_THERMAL_VIOLATION"),
     "nvlink_errors": (
@@ -62,16 +61,15 @@ SUMS: Final[Mapping[str, tuple[str, ...]]] = {
         "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
     ),
 }
-"""Field of a sample -> counters; the ones that are present are added up."""
 
 USED: Final = "DCGM_FI_DEV_FB_USED"
 FREE: Final = "DCGM_FI_DEV_FB_FREE"
 RESERVED: Final = "DCGM_FI_DEV_FB_RESERVED"
+# In MiB. Without TOTAL, which is off by default, it is the sum of the other three.
 TOTAL: Final = "DCGM_FI_DEV_FB_TOTAL"
-"""In MiB. Without TOTAL, which is off by default, it is the sum of the other three."""
 
+# Last error number that the driver logged. It stays until the driver is reloaded.
 XID: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
-"""Last error number that the driver logged. It stays until the driver is reloaded."""
 
 REASONS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
 
@@ -80,23 +78,22 @@ NAMES: Final = frozenset(
     | {USED, FREE, RESERVED, TOTAL, *XID, *REASONS}
 )
 
+# Fields left out for a MIG instance: they belong to the whole device and cannot be split.
 WHOLE_DEVICE_FIELDS: Final = tuple(
     name
     for name in RANGES
     if name.startswith(("utilization", "power", "energy", "throttled_ns", "nvlink", "pcie"))
 )
-"""Fields left out for a MIG instance: they belong to the whole device and cannot be split."""
 
 MIG_NOTE: Final = "power and links are those of the whole device, not of the instance: left out"
 
+# Ranges of DCGM's blank values and the reasons that follow them: 32 bits, floating point, 64 bits.
 _BLANKS: Final = ((2**31 - 16, 2**31 - 1), (2**47, 2**47 + 15), (2**63 - 1024, math.inf))
-"""Ranges of DCGM's blank values and the reasons that follow them: 32 bits, floating point, 64 bits."""
 
+# Maximum length of the name of a device, a host or an instance: that of a host on a network.
 MOST_CHARACTERS: Final = 255
-"""Maximum length of the name of a device, a host or an instance: that of a host on a network."""
 
-_Key = tuple[str, str, str]
-"""Host, device, MIG instance; the last is empty for a whole device."""
+_Key = tuple[str, str, str]  # Host, device, MIG instance; the last is empty for a whole device
 
 
 def parse_devices(

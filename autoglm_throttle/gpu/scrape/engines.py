@@ -18,8 +18,8 @@ from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample
 
+# Maximum length of a model's name, which appears in metrics; longer ones are truncated.
 MOST_CHARACTERS: Final = 255
-"""Maximum length of a model's name, which appears in metrics; longer ones are truncated."""
 
 _Rows = list[tuple[Mapping[str, str], float]]
 
@@ -31,8 +31,7 @@ class EnginePreset:
     name: str
     running: tuple[str, ...]
     queued: tuple[str, ...]
-    kv_used: tuple[str, ...]
-    """A share, 0..1, despite names such as ``perc``."""
+    kv_used: tuple[str, ...]  # A share, 0..1, despite names such as ``perc``
     preemptions: tuple[str, ...]
     tokens: tuple[str, ...] = ("prompt_tokens_total", "generation_tokens_total")
 
@@ -53,11 +52,11 @@ SGLANG: Final = EnginePreset(
 )
 PRESETS: Final[Mapping[str, EnginePreset]] = {preset.name: preset for preset in (VLLM, SGLANG)}
 
+# Labels of processes that share a request: each of them counts it, so the largest value is taken.
 RANK_LABELS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
-"""Labels of processes that share a request: each of them counts it, so the largest value is taken."""
 
+# With priorities SGLang reports the sum under an empty label beside the parts.
 PRIORITY_LABEL: Final = "priority"
-"""With priorities SGLang reports the sum under an empty label beside the parts."""
 
 
 def parse_engine(

@@ -16,17 +16,17 @@ from typing import Final
 
 from autoglm_throttle.types import DeviceKey, GpuSample
 
+# Number of remembered gaps: their median tolerates four outliers, and a changed period shows after five.
 GAPS: Final = 9
-"""Number of remembered gaps: their median tolerates four outliers, and a changed period shows after five."""
 
+# Gaps after which the period is known, of two the shorter: a failed reading does not define it.
 GAPS_TO_LEARN: Final = 2
-"""Gaps after which the period is known, of two the shorter: a failed reading does not define it."""
 
+# Seconds for which the state of a missing row is stored: if it returns unchanged, it is old.
 FORGET_S: Final = 300.0
-"""Seconds for which the state of a missing row is stored: if it returns unchanged, it is old."""
 
+# Maximum rows; the longest unobserved are dropped. A source may rename its devices at every reading.
 MOST_ROWS: Final = 4096
-"""Maximum rows; the longest unobserved are dropped. A source may rename its devices at every reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,8 @@ class RefreshInfo:
     """A row, and the data that dates it."""
 
     sample: GpuSample
-    counter: float | None = None
-    """A number of the row that moves with every measurement: the energy counter."""
-    stamp_s: float | None = None
-    """Unix time of the measurement as the source reports it."""
+    counter: float | None = None  # A number of the row that moves with every measurement: the energy counter
+    stamp_s: float | None = None  # Unix time of the measurement as the source reports it
 
 
 class RefreshDetector:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from autoglm_throttle.settings.groups.gpu import ScrapeUrl
 
+# Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB.
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Maximum size of a page, inflated. The exporter of a large host sends 0.3 MB, an engine 0.1 MB."""
 CHUNK_BYTES: Final = 64 * 1024
 ACCEPT: Final = "text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
 

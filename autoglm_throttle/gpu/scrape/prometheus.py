@@ -18,6 +18,8 @@ from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Ser
 
 PATH: Final = "/api/v1/query"
 
+# Metrics of which at least one is enabled everywhere: one dates all numbers of a device. ``timestamp()``
+# drops the name, so the server rejects a query for all of them: it would return each device repeatedly.
 TIMESTAMP_METRICS: Final = (
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
     "DCGM_FI_DEV_GPU_TEMP",
@@ -27,9 +29,6 @@ TIMESTAMP_METRICS: Final = (
     "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
     "DCGM_FI_DEV_FB_USED",
 )
-"""Metrics of which at least one is enabled everywhere: one dates all numbers of a device. ``timestamp()``
-drops the name, so the server rejects a query for all of them: it would return each device repeatedly.
-"""
 
 
 def values_query(selector: str = "") -> str:

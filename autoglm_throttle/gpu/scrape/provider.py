@@ -14,26 +14,24 @@ from autoglm_throttle.gpu.scrape.http import Deadline, HttpPage, WrongStatusErro
 from autoglm_throttle.settings.groups.gpu import ScrapeUrl
 from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 
+# Limit of one reading, all queries together: a hang is reported before its numbers expire, after 3 s.
 TIMEOUT_S: Final = 2.0
-"""Limit of one reading, all queries together: a hang is reported before its numbers expire, after 3 s."""
 
 DEFAULT_PATH: Final = "/metrics"
 
 NAMES_SHOWN: Final = 10
 
+# Maximum devices of one address; more is a fault or an attack, and joining them would hold up requests.
 MOST_DEVICES: Final = 1024
-"""Maximum devices of one address; more is a fault or an attack, and joining them would hold up requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
     """Source to read, and its options."""
 
-    kind: str
-    """``dcgm``, ``prometheus``, ``vllm`` or ``sglang``."""
+    kind: str  # ``dcgm``, ``prometheus``, ``vllm`` or ``sglang``
     url: ScrapeUrl
-    selector: str = ""
-    """PromQL label matchers; for ``prometheus``."""
+    selector: str = ""  # PromQL label matchers; for ``prometheus``
     timeout_s: float = TIMEOUT_S
 
 
@@ -168,10 +166,10 @@ def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavail
     return ProviderUnavailable(f"has no metric of {producer}; {present}")
 
 
+# Kind -> reader, and the shortest interval: new numbers of an exporter appear within a second.
 _KINDS: Final[Mapping[str, tuple[Callable[[_ScrapeRun], _ScrapeResult], float]]] = {
     "dcgm": (_read_dcgm, 1.0),
     "prometheus": (_read_prometheus, 1.0),
     "vllm": (_read_engine, 0.2),
     "sglang": (_read_engine, 0.2),
 }
-"""Kind -> reader, and the shortest interval: new numbers of an exporter appear within a second."""

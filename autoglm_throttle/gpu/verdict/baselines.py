@@ -7,22 +7,22 @@ from typing import Final
 
 from autoglm_throttle.types import GpuSample, ThrottleBit
 
+# Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741).
 WINDOW_S: Final = 10.0
-"""Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741)."""
+# Seconds of observation before the learned range counts: a warm-up is not the service's load.
 LEARN_S: Final = 600.0
-"""Seconds of observation before the learned range counts: a warm-up is not the service's load."""
+# Share of the limit by which busy must exceed idle: below that, sensor noise would decide.
 MIN_SPREAD: Final = 0.15
-"""Share of the limit by which busy must exceed idle: below that, sensor noise would decide."""
+# Windows of ten seconds at the limit before the learned clock counts: power control settles within one.
 MIN_WINDOWS: Final = 3
-"""Windows of ten seconds at the limit before the learned clock counts: power control settles within one."""
+# Two power limits that differ by less are one: some drivers report the limit with the sensor's noise.
 SAME_LIMIT: Final = 0.05
-"""Two power limits that differ by less are one: some drivers report the limit with the sensor's noise."""
+# Smallest share of the clock returned: a lower one is a wrong reading, and 0 would be an outage.
 MIN_SHARE: Final = 0.2
-"""Smallest share of the clock returned: a lower one is a wrong reading, and 0 would be an outage."""
+# Time constant of the baseline at work, s: the same as that of the throughput baseline.
 TIME_CONSTANT_S: Final = 60.0
-"""Time constant of the baseline at work, s: the same as that of the throughput baseline."""
+# Maximum seconds of one gap: a hang that ends in errors must not become the baseline by itself.
 MAX_SECONDS_PER_GAP: Final = 30.0
-"""Maximum seconds of one gap: a hang that ends in errors must not become the baseline by itself."""
 
 _CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
 
@@ -65,10 +65,8 @@ class PowerBaseline:
         self._since_s: float | None = None
         self._idle = WindowMean()
         self._busy = WindowMean()
-        self.idle_w: float | None = None
-        """Lowest mean of ten idle seconds, W; None: not observed yet."""
-        self.busy_w: float | None = None
-        """Highest mean of ten busy seconds, W; None: not observed yet."""
+        self.idle_w: float | None = None  # Lowest mean of ten idle seconds, W; None: not observed yet
+        self.busy_w: float | None = None  # Highest mean of ten busy seconds, W; None: not observed yet
 
     def learn(self, power_w: float, at_s: float, *, idle: bool, busy: bool) -> None:
         """Add the mean power since the sample before; neither idle nor busy teaches nothing."""
@@ -165,8 +163,8 @@ class WorkBaseline:
     """
 
     def __init__(self) -> None:
+        # In the unit of the signal; None: no progress yet while the device was active.
         self.mean: float | None = None
-        """In the unit of the signal; None: no progress yet while the device was active."""
         self._at_s: float | None = None
         self._progressed_s: float | None = None
         self._sum = 0.0

@@ -24,32 +24,30 @@ if TYPE_CHECKING:
     Rule = Callable[["VerdictInput", VerdictSettings], bool]
     SignalCheck = tuple[str, Rule]
 
+# Utilization from which a device reports itself busy, %: the first band of the default control table.
 BUSY_PCT: Final = 85.0
-"""Utilization from which a device reports itself busy, %: the first band of the default control table."""
+# Utilization below which a device is not filled although work waits, %; chosen, below ``BUSY_PCT``.
 FILLED_PCT: Final = 70.0
-"""Utilization below which a device is not filled although work waits, %; chosen, below ``BUSY_PCT``."""
+# Utilization below which a device with no work is idle, %; chosen: display and monitoring cost a few.
 IDLE_PCT: Final = 10.0
-"""Utilization below which a device with no work is idle, %; chosen: display and monitoring cost a few."""
+# Power above idle, over its baseline, from which a device works; chosen: spinning takes little.
 POWER_OF_BASELINE: Final = 0.25
-"""Power above idle, over its baseline, from which a device works; chosen: spinning takes little."""
+# Share of multiprocessors with work, over its baseline, likewise; chosen: one block spins.
 SM_OF_BASELINE: Final = 0.50
-"""Share of multiprocessors with work, over its baseline, likewise; chosen: one block spins."""
+# Share of time with memory traffic from which it works ('memory-active' of KempnerPulse; peak 0.8).
 DRAM_WORKING: Final = 0.40
-"""Share of time with memory traffic from which it works ('memory-active' of KempnerPulse; peak 0.8)."""
+# Share of time with work of the tensor cores from which it works ('tensor compute' of KempnerPulse).
 TENSOR_WORKING: Final = 0.15
-"""Share of time with work of the tensor cores from which it works ('tensor compute' of KempnerPulse)."""
+# Progress over its baseline, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero).
 DEGRADED_SHARE: Final = 0.50
-"""Progress over its baseline, below which it collapsed: a degraded vLLM fell to 0.33 (Ingero)."""
-THROTTLED_SHARE: Final = 0.20
-"""Share of time slowed down from which a device is throttled; chosen."""
+THROTTLED_SHARE: Final = 0.20  # Share of time slowed down from which a device is throttled; chosen
+# Clock over full speed from which a device at its limit is not throttled; chosen: work moves it by 0.1.
 SLOW_CLOCK: Final = 0.85
-"""Clock over full speed from which a device at its limit is not throttled; chosen: work moves it by 0.1."""
+# Power limit over the default from which being at it is no throttling; chosen: the report has noise.
 LOWERED_LIMIT: Final = 0.95
-"""Power limit over the default from which being at it is no throttling; chosen: the report has noise."""
-HOST_LOAD: Final = 0.80
-"""Processes that want a core, per core, from which the host is the bottleneck."""
+HOST_LOAD: Final = 0.80  # Processes that want a core, per core, from which the host is the bottleneck
+# Share of the cores' time spent waiting for a disk, from which the host is the bottleneck.
 HOST_IOWAIT: Final = 0.20
-"""Share of the cores' time spent waiting for a disk, from which the host is the bottleneck."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,37 +56,28 @@ class VerdictInput:
 
     utilization_pct: float | None = None
     fullest_pct: float | None = None
-    others_active: float = 0.0
-    """1 if another usable device is at work."""
-    power_share: float | None = None
-    """Power over the limit, or between the device's own idle and busy power."""
-    power_of_baseline: float | None = None
-    """Power over its baseline during progress, both above idle."""
+    others_active: float = 0.0  # 1 if another usable device is at work
+    power_share: float | None = None  # Power over the limit, or between the device's own idle and busy power
+    power_of_baseline: float | None = None  # Power over its baseline during progress, both above idle
     sm_active_ratio: float | None = None
+    # Share of multiprocessors with work, over its baseline during progress.
     sm_of_baseline: float | None = None
-    """Share of multiprocessors with work, over its baseline during progress."""
     dram_active_ratio: float | None = None
     tensor_active_ratio: float | None = None
-    fault_bits: float | None = None
-    """Number of heat or hardware reasons that slow the device down."""
-    power_cap: float | None = None
-    """1 if the device is at its power limit, else 0."""
+    fault_bits: float | None = None  # Number of heat or hardware reasons that slow the device down
+    power_cap: float | None = None  # 1 if the device is at its power limit, else 0
     limit_share: float | None = None
     throttled_ratio: float | None = None
     clock_share: float | None = None
     progress_per_s: float | None = None
+    # Seconds without progress with requests in flight, over the significant seconds; 1: no progress.
     silent_share: float = 0.0
-    """Seconds without progress with requests in flight, over the significant seconds; 1: no progress."""
-    progress_share: float | None = None
-    """Progress over its baseline at this number of requests in flight."""
+    progress_share: float | None = None  # Progress over its baseline at this number of requests in flight
     in_flight: float = 0.0
-    backlog: float = 0.0
-    """Requests in our queue; at least 1 while the concurrency limit is reached."""
+    backlog: float = 0.0  # Requests in our queue; at least 1 while the concurrency limit is reached
     queued: float | None = None
-    queue_target: float = math.inf
-    """Requests waiting in an engine above which it has enough to do."""
-    latency_share: float | None = None
-    """95th percentile of the latency over the objective."""
+    queue_target: float = math.inf  # Requests waiting in an engine above which it has enough to do
+    latency_share: float | None = None  # 95th percentile of the latency over the objective
     host_load: float | None = None
     host_iowait: float | None = None
 
@@ -168,6 +157,7 @@ IMMEDIATE_RULES: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
     (GpuCondition.WORKING, lambda *_: True),
 )
 
+# Rows in this order; ``lost`` comes before them and needs no signal.
 TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
     (GpuCondition.STARVED, lambda it, _: _starved(it)),
     (GpuCondition.STALLED, _stalled),
@@ -177,7 +167,6 @@ TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
     (GpuCondition.PRODUCTIVE, _productive),
     *IMMEDIATE_RULES,
 )
-"""Rows in this order; ``lost`` comes before them and needs no signal."""
 
 # Names must be attributes of the input: confidence() reads them with getattr, and logs show them.
 _BUSY: Final[SignalCheck] = ("utilization_pct", lambda it, _: _busy(it))
@@ -187,6 +176,7 @@ _POWER_LOW: Final[SignalCheck] = ("power_share", lambda it, s: _is(it.power_shar
 _SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _is(it.sm_active_ratio, ge, s.sm_underfed))
 _POWER_USED: Final[SignalCheck] = ("power_share", lambda it, s: _is(it.power_share, ge, s.power_underfed))
 
+# Condition -> its signals, and the check by which each agrees: source of both evidence and confidence.
 SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
     GpuCondition.LOST: (),
     GpuCondition.STARVED: (
@@ -247,7 +237,6 @@ SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
         _PROGRESS,
     ),
 }
-"""Condition -> its signals, and the check by which each agrees: source of both evidence and confidence."""
 
 
 def classify(

@@ -20,27 +20,23 @@ from typing import Final
 
 from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
 
-WINDOW_S: Final = 10.0
-"""Shortest window: the time without progress that makes a stall."""
+WINDOW_S: Final = 10.0  # Shortest window: the time without progress that makes a stall
+# Longest window. Between the two it is p95 of the answers, which show nothing until they end.
 WINDOW_MAX_S: Final = 60.0
-"""Longest window. Between the two it is p95 of the answers, which show nothing until they end."""
 
 TIME_CONSTANT_S: Final = 60.0
 
-BASELINE_MIN_S: Final = 30.0
-"""Seconds of learning at a level before its baseline counts."""
+BASELINE_MIN_S: Final = 30.0  # Seconds of learning at a level before its baseline counts
+# Levels of requests in flight: two loads of one level differ by at most this factor.
 LEVEL_FACTOR: Final = 1.25
-"""Levels of requests in flight: two loads of one level differ by at most this factor."""
+# Events that a window must usually hold to show a collapse: 50 halve by chance once in 50 000 windows.
 EVENTS: Final = 50.0
-"""Events that a window must usually hold to show a collapse: 50 halve by chance once in 50 000 windows."""
-EVENTS_EXPLAINED: Final = 20.0
-"""Events that are enough to show that there is no collapse."""
+EVENTS_EXPLAINED: Final = 20.0  # Events that are enough to show that there is no collapse
+# Share of the baseline below which throughput has collapsed, and the baseline is frozen.
 COLLAPSED_SHARE: Final = 0.5
-"""Share of the baseline below which throughput has collapsed, and the baseline is frozen."""
-FORGET_S: Final = 600.0
-"""Seconds of such a shortfall after which it becomes the baseline."""
+FORGET_S: Final = 600.0  # Seconds of such a shortfall after which it becomes the baseline
+# Share of the time in which tokens must grow to be compared; SGLang counts them when an answer is done.
 MIN_STEADY: Final = 0.9
-"""Share of the time in which tokens must grow to be compared; SGLang counts them when an answer is done."""
 
 _TOKENS: Final = "tokens"
 _ANSWERS: Final = "answers"
@@ -55,24 +51,19 @@ _STALE_PERIODS: Final = 2.5
 class Throughput:
     """Throughput at one moment."""
 
-    per_s: float | None
-    """Tokens, or completions and parts, per second over the window; None: not known yet."""
-    silent_s: float
-    """Seconds without any progress while at least one request was in flight; 0 when none is."""
+    per_s: float | None  # Tokens, or completions and parts, per second over the window; None: not known yet
+    silent_s: float  # Seconds without any progress while at least one request was in flight; 0 when none is
     no_request_s: float
+    # Throughput over the baseline at this number of requests in flight; None: not comparable.
     share: float | None
-    """Throughput over the baseline at this number of requests in flight; None: not comparable."""
-    window_s: float
-    """Seconds without progress that are significant for this service."""
-    progressed_s: float | None
-    """Time of the last progress, by the engine or by us; None: there never was any."""
+    window_s: float  # Seconds without progress that are significant for this service
+    progressed_s: float | None  # Time of the last progress, by the engine or by us; None: there never was any
 
 
 @dataclass(slots=True)
 class _Baseline:
     per_s: float
-    steady: float
-    """Share of the time in which it grows, 0..1; 1 for units that are counted one by one."""
+    steady: float  # Share of the time in which it grows, 0..1; 1 for units that are counted one by one
     learned_s: float = 0.0
     short_s: float = 0.0
 

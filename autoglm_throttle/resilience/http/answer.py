@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+# Header fields in their order; a name is repeated if a field occurs several times.
 Pairs = tuple[tuple[str, str], ...]
-"""Header fields in their order; a name is repeated if a field occurs several times."""
 
-NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
-"""A field name, RFC 9110 section 5.1."""
+NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")  # A field name, RFC 9110 section 5.1
 
+# A field value: no line break, so no value can begin a field of its own (RFC 9110 section 5.5).
 VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
-"""A field value: no line break, so no value can begin a field of its own (RFC 9110 section 5.5)."""
 
 
 def is_sendable(name: str, value: str) -> bool:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Fields that are wrong once the body is decoded.
 _ENCODING_FIELDS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
-"""Fields that are wrong once the body is decoded."""
 
 
 def pairs(headers: httpx.Headers) -> Pairs:
@@ -58,8 +58,7 @@ class BodyObserver:
         self._limit_s = circuit.slow_call_s if circuit.first_item_s is None else None
         self._spent_s = 0.0
         self._started_s = begun_s
-        self.outcome: Outcome = Outcome.NEUTRAL
-        """Outcome of a body that failed."""
+        self.outcome: Outcome = Outcome.NEUTRAL  # Outcome of a body that failed
         self._stop_timer()
 
     # A response that is dropped unread returns its slot.

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.breaker import DegradationSettings
     from autoglm_throttle.types import Clock
 
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-"""Safe methods (RFC 9110 section 9.2.1)."""
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # Safe methods (RFC 9110 section 9.2.1)
 
 GONE_STATUSES: Final = frozenset({404, 410})
 
@@ -53,6 +52,7 @@ FORBID_STORING: Final = frozenset({"no-store", "private", "no-cache"})
 
 FORBID_STALE: Final = frozenset({"must-revalidate", "proxy-revalidate"})
 
+# Fields of one connection (RFC 9111 section 3.1), of one user, or of one use.
 UNSTORED_FIELDS: Final = frozenset(
     {
         "age",  # computed at each use
@@ -70,23 +70,19 @@ UNSTORED_FIELDS: Final = frozenset(
         "x-degraded",
     }
 )
-"""Fields of one connection (RFC 9111 section 3.1), of one user, or of one use."""
 
-DEGRADED: Final = "x-degraded"
-"""Response field that marks an answer of a fallback."""
+DEGRADED: Final = "x-degraded"  # Response field that marks an answer of a fallback
 
+# Seconds without single flight after a response that could not be shared. An unshared wait doubles the
+# duration of a call. Once in 10 s, the default open period of a breaker, that is acceptable, and a response
+# that has become sharable is soon detected.
 UNSHARED_S: Final = 10.0
-"""Seconds without single flight after a response that could not be shared.
 
-An unshared wait doubles the duration of a call. Once in 10 s, the default open period of a breaker, that is
-acceptable, and a response that has become sharable is soon detected.
-"""
-
+# Maximum number of such requests remembered; beyond it some wait once more without a result.
 UNSHARED_ENTRIES: Final = 256
-"""Maximum number of such requests remembered; beyond it some wait once more without a result."""
 
+# Computes the cache key of a request, instead of method and URL; None: do not cache.
 CacheKey = Callable[[Any], Hashable | None]
-"""Computes the cache key of a request, instead of method and URL; None: do not cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +91,8 @@ class CacheRequest:
 
     method: str
     url: str
-    headers: Pairs
-    """Names in any case."""
-    key: Hashable = None
-    """Key of the user's function, instead of method and URL; None: there is none."""
+    headers: Pairs  # Names in any case
+    key: Hashable = None  # Key of the user's function, instead of method and URL; None: there is none
 
     @property
     def base_key(self) -> Hashable:
@@ -128,15 +122,14 @@ class CachedResponse:
     """A stored response with status 200, and its age figures."""
 
     answer: HttpAnswer
+    # Names and values of the request fields that it varies by; None for a field that was absent.
     varying: tuple[tuple[str, str | None], ...]
-    """Names and values of the request fields that it varies by; None for a field that was absent."""
+    # Monotonic send time of its request: transfer time counts as age (RFC 9111 section 4.2.3).
     requested_s: float
-    """Monotonic send time of its request: transfer time counts as age (RFC 9111 section 4.2.3)."""
-    initial_age_s: int
-    """Age in seconds that it declared on arrival."""
+    initial_age_s: int  # Age in seconds that it declared on arrival
     lifetime_s: int
+    # Seconds past its lifetime for which it may replace an error; None: not declared.
     stale_allowance_s: int | None
-    """Seconds past its lifetime for which it may replace an error; None: not declared."""
 
     @property
     def created_s(self) -> float:
@@ -165,10 +158,8 @@ class CachedResponse:
 class CachePolicy:
     """Destination of a body that may be cached."""
 
-    put: Callable[[bytes], None]
-    """Called with the complete body, as received."""
-    max_body_bytes: int
-    """Maximum length of a cached body."""
+    put: Callable[[bytes], None]  # Called with the complete body, as received
+    max_body_bytes: int  # Maximum length of a cached body
     parts: list[bytes] = field(default_factory=list)
 
 

@@ -40,8 +40,7 @@ from autoglm_throttle.types import (
     TooManyRequestsMode,
 )
 
-SWITCHING_PROTOCOLS: Final = 101
-"""After status 101 the connection is no longer HTTP, so no body follows."""
+SWITCHING_PROTOCOLS: Final = 101  # After status 101 the connection is no longer HTTP, so no body follows
 
 TOO_MANY_REQUESTS: Final = 429
 
@@ -80,10 +79,8 @@ class HttpCall:
         self._send = send
         self._body = body
         self._begun_s = 0.0
-        self._observer: BodyObserver | None = None
-        """Observer of a body that has not ended."""
-        self._is_short = False
-        """Whether the body may be cached and is known to be short enough."""
+        self._observer: BodyObserver | None = None  # Observer of a body that has not ended
+        self._is_short = False  # Whether the body may be cached and is known to be short enough
 
     def use_cache(self, responses: ResponseCache, key: CacheKey | None) -> None:
         """Cache and share the response; ``key``: the transport's function for the cache key."""

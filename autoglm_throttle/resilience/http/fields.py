@@ -13,11 +13,8 @@ from typing import Final
 
 from autoglm_throttle.resilience.http.answer import Pairs
 
-MAX_SECONDS = 2**31
-"""Cap for numbers of seconds (RFC 9111 section 1.2.2)."""
-
-NO_BODY = frozenset({204, 304})
-"""Statuses without a body by definition (RFC 9110 section 6.4.1)."""
+MAX_SECONDS = 2**31  # Cap for numbers of seconds (RFC 9111 section 1.2.2)
+NO_BODY = frozenset({204, 304})  # Statuses without a body by definition (RFC 9110 section 6.4.1)
 
 DIRECTIVE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?:=(?:\"((?:[^\"\\]|\\.)*)\"|([^\s,;\"]*)))?")
 
@@ -121,6 +118,11 @@ def body_bytes(method: str, status: int, fields: Iterable[tuple[str, str]]) -> i
     return parse_digits(values[0]) if values else None
 
 
+# Names, in lower case, of fields that do not identify a user. A user can be identified by a field of any
+# name: ``Authorization``, ``Cookie``, ``X-Api-Key`` or a custom one. So every field that is not listed makes
+# a request private. Not listed, though similar: ``Forwarded`` and ``X-Forwarded-*`` in general, since some
+# name a user (``X-Forwarded-User``) or a certificate (``X-Forwarded-Client-Cert``), and ``baggage``, which
+# may carry anything.
 NON_IDENTIFYING: Final = re.compile(
     r"""
     # Encoding and form of the response; the wanted part of it, or a condition (only complete responses with
@@ -144,19 +146,10 @@ NON_IDENTIFYING: Final = re.compile(
     """,
     re.VERBOSE,
 )
-"""Names, in lower case, of fields that do not identify a user.
 
-A user can be identified by a field of any name: ``Authorization``, ``Cookie``, ``X-Api-Key`` or a custom one.
-So every field that is not listed makes a request private. Not listed, though similar: ``Forwarded`` and
-``X-Forwarded-*`` in general, since some name a user (``X-Forwarded-User``) or a certificate
-(``X-Forwarded-Client-Cert``), and ``baggage``, which may carry anything.
-"""
-
+# Fields that are a part of the address, like the URL, since apps build links from them. Without them in the
+# key, one request with a forged host could poison the links of all others.
 ADDRESSING: Final = re.compile(r"x-forwarded-(host|port|prefix|proto|scheme|ssl)|x-scheme")
-"""Fields that are a part of the address, like the URL, since apps build links from them.
-
-Without them in the key, one request with a forged host could poison the links of all others.
-"""
 
 
 def is_private(headers: Pairs) -> bool:

@@ -23,19 +23,17 @@ from autoglm_throttle.types import (
     RemoteBreakerState,
 )
 
-ScriptArguments: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]
-"""Keys and arguments of one call."""
+ScriptArguments: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]  # Keys and arguments of one call
 
+# Redis commands that the script needs, on the keys and the channel below ``REDIS_PREFIX``.
 SCRIPT_RIGHTS: Final = (
     "evalsha eval time hmget hset del pexpire publish zadd zcount zrem zremrangebyscore zscore"
 )
-"""Redis commands that the script needs, on the keys and the channel below ``REDIS_PREFIX``."""
 
-RIGHTS: Final = f"{SCRIPT_RIGHTS} subscribe ping"
-"""Redis commands that shared breakers need."""
+RIGHTS: Final = f"{SCRIPT_RIGHTS} subscribe ping"  # Redis commands that shared breakers need
 
+# Longest period in seconds that is sent: the script counts in microseconds as floats.
 MAX_PERIOD_S: Final = 365.0 * 86400.0
-"""Longest period in seconds that is sent: the script counts in microseconds as floats."""
 
 _STATE_VALUES: Final = 5
 _REPLY_VALUES: Final = 7
@@ -60,8 +58,8 @@ class StateWrite:
     rounds: int = 0
     cause: BreakerCause = BreakerCause.OPERATOR
     is_applied: bool = True  # whether the breaker had applied that version by then
+    # Whether the store has lost the state; newer commands of others then take precedence.
     is_restore: bool = False
-    """Whether the store has lost the state; newer commands of others then take precedence."""
 
     ticket: ClassVar[str] = ""  # a process has one state write of a breaker at most
 

@@ -20,17 +20,16 @@ from autoglm_throttle.store.health import HealthState, OutageLog, StoreHealth
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import BreakerState, Clock, Outcome, ProbeLease, ProbeRequest, RemoteBreakerState
 
+# Consecutive failures of a loss: one late reply is no outage, and three deadlines of 50 ms pass soon.
 FAILURES: Final = 3
-"""Consecutive failures of a loss: one late reply is no outage, and three deadlines of 50 ms pass soon."""
 
+# Seconds to each probe of a lost store. They grow, since only updates wait for it.
 PROBE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
-"""Seconds to each probe of a lost store. They grow, since only updates wait for it."""
 
+# Maximum pending writes per breaker; the oldest is dropped beyond that, since a lease expires by itself.
 MAX_WRITES: Final = 64
-"""Maximum pending writes per breaker; the oldest is dropped beyond that, since a lease expires by itself."""
 
-READ_BATCH: Final = 128
-"""States per read: half a millisecond of server time."""
+READ_BATCH: Final = 128  # States per read: half a millisecond of server time
 
 Answer = ProbeLease | RemoteBreakerState | None
 Listener = Callable[[RemoteBreakerState], None]
@@ -64,8 +63,8 @@ class Subscription:
     def __init__(self, listener: Listener) -> None:
         self._listener_ref = weakref.WeakMethod(listener) if ismethod(listener) else lambda: listener
         self.version: int = 0  # version of the newest state, including states written by this process
+        # Version of the newest state written by this process: its next write is based on it.
         self.own_version: int = 0
-        """Version of the newest state written by this process: its next write is based on it."""
         self.is_read: bool = False  # whether the store has replied once, even if it knows nothing
         self.is_delivering: bool = False  # whether the listener has not yet returned from the newest update
         self._remote: RemoteBreakerState | None = None
@@ -115,10 +114,10 @@ class FleetState:
         self.health: StoreHealth = StoreHealth(FAILURES, PROBE_PAUSES_S)
         self.subscriptions: dict[str, Subscription] = {}
         self.unread: dict[str, None] = {}  # breakers with a state to read
+        # Probes of this process: fence -> ticket, and the end of its lease.
         self.tickets: dict[int, tuple[str, float]] = {}
-        """Probes of this process: fence -> ticket, and the end of its lease."""
+        # Pending writes by breaker and ticket; of the states only the newest, with the empty ticket.
         self._writes: dict[tuple[str, str], Write] = {}
-        """Pending writes by breaker and ticket; of the states only the newest, with the empty ticket."""
         self._queries: list[PendingQuery] = []
         self._outage = OutageLog("the breaker store")
         self._on_write = on_write

@@ -58,15 +58,15 @@ if TYPE_CHECKING:
 
 THREAD_NAME: Final = "autoglm-throttle-breakers"
 
+# Seconds for a client's connections and replies. No caller waits for it; it frees the thread.
 TIMEOUT_S: Final = 0.25
-"""Seconds for a client's connections and replies. No caller waits for it; it frees the thread."""
 
 READ_INTERVAL_S: Final = 5.0
+# Interval in seconds of reading all states, since a message may be lost; shorter without a subscription.
 UNSUBSCRIBED_READ_S: Final = 1.0
-"""Interval in seconds of reading all states, since a message may be lost; shorter without a subscription."""
 
+# Pause after a single failure: one deadline, so that a third failure, which is a loss, follows soon.
 RETRY_S: Final = 0.05
-"""Pause after a single failure: one deadline, so that a third failure, which is a loss, follows soon."""
 
 
 class _Job(NamedTuple):

@@ -15,15 +15,13 @@ from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.request_log import REJECTION_BYTES, RequestResult, classify_response
 
-BODY_BYTES = 64 << 20
-"""A longer response is malformed: no service under test sends that intentionally."""
+BODY_BYTES = 64 << 20  # A longer response is malformed: no service under test sends that intentionally
 
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+# Nearly every response has these fields, and no one is evaluated.
 _COMMON_FIELDS = frozenset((b"date", b"server", b"content-type"))
-"""Nearly every response has these fields, and no one is evaluated."""
 
-IDLE = -1
-"""Index that means no request."""
+IDLE = -1  # Index that means no request
 
 
 class ParserLibrary:
@@ -59,23 +57,16 @@ class ConnectionListener(Protocol):
 class Response:
     """The part of a response that has arrived."""
 
-    is_to_head: bool
-    """Whether the request was a HEAD."""
-    status: int = 0
-    """Of the newest head; below 200 that of an interim response."""
-    first_s: float | None = None
-    """Arrival time of the first byte of the body."""
-    has_begun: bool = False
-    """Whether any byte has arrived."""
+    is_to_head: bool  # Whether the request was a HEAD
+    status: int = 0  # Of the newest head; below 200 that of an interim response
+    first_s: float | None = None  # Arrival time of the first byte of the body
+    has_begun: bool = False  # Whether any byte has arrived
     is_complete: bool = False
-    is_framed: bool = False
-    """Whether its fields state where it ends."""
+    is_framed: bool = False  # Whether its fields state where it ends
     degraded: bool = False
     retry_after: bytes | None = None
-    body: bytes = b""
-    """The start of the body of a rejection."""
-    size: int = 0
-    """Bytes of the body so far."""
+    body: bytes = b""  # The start of the body of a rejection
+    size: int = 0  # Bytes of the body so far
 
     def classify(self) -> RequestResult:
         """Result of a complete response."""
@@ -97,13 +88,10 @@ class Connection(asyncio.Protocol):
         self._library = library
         self._parser = library.parser(self)
         self._unusable = False
-        self.answers: int = 0
-        """Complete responses so far: above 0 the connection is a reused one."""
-        self.index: int = IDLE
-        """The request in flight."""
+        self.answers: int = 0  # Complete responses so far: above 0 the connection is a reused one
+        self.index: int = IDLE  # The request in flight
         self.sent_s: float = 0.0
-        self.response: Response = Response(is_to_head=False)
-        """The response to the newest request."""
+        self.response: Response = Response(is_to_head=False)  # The response to the newest request
 
     def send(self, index: int, data: bytes, now: float) -> None:
         """Write a request; the connection must be idle."""

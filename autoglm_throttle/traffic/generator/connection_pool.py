@@ -19,20 +19,18 @@ from autoglm_throttle.traffic.generator.connection import Connection
 from autoglm_throttle.traffic.generator.target import TargetUrl
 
 BACKOFF_FIRST_S = 0.010
-BACKOFF_MAX_S = 1.0
-"""Between two connection attempts: a restarted server is reconnected within a second."""
+BACKOFF_MAX_S = 1.0  # Between two connection attempts: a restarted server is reconnected within a second
 
+# Without a connection before a target counts as unreachable: a shorter restart loses no request.
 GRACE_S = 1.0
-"""Without a connection before a target counts as unreachable: a shorter restart loses no request."""
 
-CONNECT_S = 10.0
-"""Timeout of a connection attempt."""
+CONNECT_S = 10.0  # Timeout of a connection attempt
 
+# Error reasons of OpenSSL, by its version, for a response that is not TLS, such as plain HTTP.
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
-"""Error reasons of OpenSSL, by its version, for a response that is not TLS, such as plain HTTP."""
 
+# Connections opened at the same time: more than the backlog of a server would be delayed by a second.
 MAX_CONNECTING = 256
-"""Connections opened at the same time: more than the backlog of a server would be delayed by a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +71,14 @@ class ConnectionPool:
         allow_connections(self._most)
         self._make = make
         self._tls = target.tls_context()
-        self.address: str = target.host
-        """Address in use; the name of the host before the first connection."""
+        self.address: str = target.host  # Address in use; the name of the host before the first connection
         self._idle: dict[Connection, None] = {}
-        self.open: set[Connection] = set()
-        """Connections that are established, idle or not."""
-        self.opening: set[asyncio.Task[None]] = set()
-        """Tasks that establish connections."""
+        self.open: set[Connection] = set()  # Connections that are established, idle or not
+        self.opening: set[asyncio.Task[None]] = set()  # Tasks that establish connections
         self._is_closed = False
         self._unconnected_since_s: float | None = None
+        # No connection is open, and no attempt has succeeded for longer than `GRACE_S`.
         self.unreachable: bool = False
-        """No connection is open, and no attempt has succeeded for longer than `GRACE_S`."""
 
     async def fill(self) -> None:
         """Open the initial connections; raise TrafficError if one of them cannot be opened."""

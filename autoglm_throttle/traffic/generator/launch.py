@@ -17,8 +17,8 @@ from autoglm_throttle.traffic.generator.target import TargetUrl
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.results import Result
 
+# The first signal stops the sending, the second one the run; both leave a result.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""The first signal stops the sending, the second one the run; both leave a result."""
 
 PROGRESS_INTERVAL_S = 1.0
 

@@ -24,30 +24,25 @@ from autoglm_throttle.traffic.request_log import RequestLog, RequestResult, pars
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.results import Result, RunCost
 
-TICK_S = 0.001
-"""As in wrk2: finer than any latency that matters, and leaves the core free for the work."""
+TICK_S = 0.001  # As in wrk2: finer than any latency that matters, and leaves the core free for the work
+START_DELAY_S = 0.050  # From the last preparation to the first intended start
 
-START_DELAY_S = 0.050
-"""From the last preparation to the first intended start."""
-
+# Called with index, result and seconds from the intended start, as each request ends.
 Observer = Callable[[int, RequestResult, float], None]
-"""Called with index, result and seconds from the intended start, as each request ends."""
 
+# Called about once a second with seconds since the start, requests launched and requests in flight.
 ProgressCallback = Callable[[float, int, int], None]
-"""Called about once a second with seconds since the start, requests launched and requests in flight."""
 
 
 class _RunClock:
     """Times of one run, in seconds from its first intended start."""
 
     def __init__(self) -> None:
-        self.start_s: float = 0.0
-        """The first intended start, on the monotonic clock; 0 before the run."""
+        self.start_s: float = 0.0  # The first intended start, on the monotonic clock; 0 before the run
         self.stopped_s: float | None = None
+        # Time at which the run stops waiting for responses; None: it still sends.
         self.drained_s: float | None = None
-        """Time at which the run stops waiting for responses; None: it still sends."""
-        self.cpu_share: float | None = None
-        """Share of a core that was used while sending."""
+        self.cpu_share: float | None = None  # Share of a core that was used while sending
         self._started_cpu_s = 0.0
         self._started_s = 0.0
 
@@ -83,18 +78,14 @@ class _RunClock:
 class _OpenRequests:
     """Requests that have not ended, by index, and counts of all requests of a run."""
 
-    next: int = 0
-    """Index of the first request that was not launched."""
+    next: int = 0  # Index of the first request that was not launched
     in_flight: int = 0
     resent: int = 0
+    # All launched requests that may be open, in the order of their launch.
     launched: deque[int] = field(default_factory=deque)
-    """All launched requests that may be open, in the order of their launch."""
-    assigned: dict[int, Connection] = field(default_factory=dict)
-    """The connection that carries each request."""
-    to_resend: deque[int] = field(default_factory=deque)
-    """Requests that lost their connection."""
-    waiting: deque[int] = field(default_factory=deque)
-    """Requests without a connection so far."""
+    assigned: dict[int, Connection] = field(default_factory=dict)  # The connection that carries each request
+    to_resend: deque[int] = field(default_factory=deque)  # Requests that lost their connection
+    waiting: deque[int] = field(default_factory=deque)  # Requests without a connection so far
 
 
 class Sender(ABC):

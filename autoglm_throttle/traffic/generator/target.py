@@ -16,16 +16,13 @@ from autoglm_throttle.types import Priority
 
 _BASE = re.compile(r"(/[\x21-\x7e]*)?")
 _PORTS = {"http": 80, "https": 443}
+# Written by the sender; a recorded value would be wrong or break the framing.
 _FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection", "expect"))
-"""Written by the sender; a recorded value would be wrong or break the framing."""
 
 _LENGTHS = frozenset(("content-length", "transfer-encoding"))
 
-CACHE_BYTES = 64 << 20
-"""Total size of cached requests; further ones are encoded on each send."""
-
-RequestKey = tuple[int, int, int]
-"""Kind, priority and client: they determine the bytes of a request."""
+CACHE_BYTES = 64 << 20  # Total size of cached requests; further ones are encoded on each send
+RequestKey = tuple[int, int, int]  # Kind, priority and client: they determine the bytes of a request
 
 UNSUPPORTED_HINT = (
     "the generator supports only HTTP/1.1 over TCP or TLS; for anything else use k6 (https://k6.io)"

@@ -23,25 +23,21 @@ from autoglm_throttle.traffic.results import Result, RunCost
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+# Disconnect time of an impatient client, log-uniform: from before any response to after most of them.
 PATIENCE_S = (0.001, 10.0)
-"""Disconnect time of an impatient client, log-uniform: from before any response to after most of them."""
 
+# Time for tasks of disconnected clients to finish after the last result; then they are cancelled.
 LEFTOVER_S = 30.0
-"""Time for tasks of disconnected clients to finish after the last result; then they are cancelled."""
 
-LIFESPAN_S = 600.0
-"""Limit for startup and for shutdown: ten times the load time of the slowest model."""
+LIFESPAN_S = 600.0  # Limit for startup and for shutdown: ten times the load time of the slowest model
+WATCH_S = 1.0  # Between two samples
 
-WATCH_S = 1.0
-"""Between two samples."""
-
+# A timer may fire this much early: asyncio rounds by the resolution of the machine's clock.
 TIMER_SLACK_S = 1e-6
-"""A timer may fire this much early: asyncio rounds by the resolution of the machine's clock."""
 
+# Called once a virtual second with the seconds since the start, from 0 on; its values are stored in
+# ``Result.watched``. A throttle with ``sampling="manual"`` can read its GPUs here.
 WatchCallback = Callable[[float], Mapping[str, float] | None]
-"""Called once a virtual second with the seconds since the start, from 0 on; its values are stored in
-``Result.watched``. A throttle with ``sampling="manual"`` can read its GPUs here.
-"""
 
 
 class ClientBehavior(TypedDict, total=False):
@@ -178,17 +174,12 @@ class _Progress:
 
     over: asyncio.Future[None]
     start_s: float = 0.0
-    next: int = 0
-    """The first request that was not sent."""
-    oldest: int = 0
-    """The first request that may be open."""
-    done: int = 0
-    """Requests that have ended."""
-    is_timing: bool = False
-    """Whether the timer of the timeouts is set."""
+    next: int = 0  # The first request that was not sent
+    oldest: int = 0  # The first request that may be open
+    done: int = 0  # Requests that have ended
+    is_timing: bool = False  # Whether the timer of the timeouts is set
     watched: list[dict[str, float]] = field(default_factory=list)
-    watch_error: Exception | None = None
-    """The first error that the callback raised."""
+    watch_error: Exception | None = None  # The first error that the callback raised
 
     def finish(self) -> None:
         """End the run."""
@@ -207,8 +198,8 @@ class _Run:
         self._request_log = RequestLog(len(load.plan))
         self._aborts = Random(f"autoglm-throttle aborts {clients.seed}")
         self._progress = _Progress(loop.create_future())
+        # Exchange and time of the start of each open request.
         self._open: dict[int, tuple[AsgiExchange, float]] = {}
-        """Exchange and time of the start of each open request."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def run(self, watch: WatchCallback | None) -> Result:

@@ -14,14 +14,13 @@ from autoglm_throttle.traffic.request_log import REJECTION_BYTES, RequestResult,
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.types import Priority
 
-BODILESS = (204, 304)
-"""Statuses without a body, regardless of the stated length."""
+BODILESS = (204, 304)  # Statuses without a body, regardless of the stated length
 
+# As uvicorn states it: sending to a disconnected client is no error.
 ASGI = {"version": "3.0", "spec_version": "2.3"}
-"""As uvicorn states it: sending to a disconnected client is no error."""
 
+# Cached scopes to copy from, of about 2 kB each; a recording may have one kind per request.
 MAX_CACHED = 10_000
-"""Cached scopes to copy from, of about 2 kB each; a recording may have one kind per request."""
 
 
 class Scopes:
@@ -91,14 +90,12 @@ class Scopes:
 class AsgiResponse:
     """The part of a response that the client has received."""
 
-    status: int = 0
-    """0 until the response starts."""
+    status: int = 0  # 0 until the response starts
     retry_after: bytes | None = None
     degraded: bool = False
-    bytes_left: int | None = None
-    """Bytes of the body that must follow; None: its length is not stated."""
+    bytes_left: int | None = None  # Bytes of the body that must follow; None: its length is not stated
+    # Start of the body, for parsing the reason of a rejection; None before its first byte.
     body_start: bytes | None = None
-    """Start of the body, for parsing the reason of a rejection; None before its first byte."""
 
     def start(self, message: Message, *, bodiless: bool) -> None:
         """Read the status and the fields; raise RuntimeError for an invalid status."""

@@ -16,8 +16,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVarTuple, Unpack
 
 import anyio.to_thread
 
-START_S = 1000.0
-"""Not 0, so that a forgotten zero is detected."""
+START_S = 1000.0  # Not 0, so that a forgotten zero is detected
 
 THREADS: Final = (
     "threads do not run in virtual time: make the endpoint, dependency or background task 'async def', "
@@ -28,7 +27,7 @@ SOCKETS: Final = (
 )
 OUTSIDE: Final = "nothing outside the loop runs in virtual time: measure over HTTP"
 
-UNSUPPORTED: Final[Mapping[str, str]] = {
+UNSUPPORTED: Final[Mapping[str, str]] = {  # Unsupported methods of the loop, and the alternative for each
     "run_in_executor": THREADS,
     **dict.fromkeys(
         (
@@ -48,10 +47,8 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
         OUTSIDE,
     ),
 }
-"""Unsupported methods of the loop, and the alternative for each."""
 
-MAX_TASKS_NAMED = 10
-"""Pending tasks named in a message."""
+MAX_TASKS_NAMED = 10  # Pending tasks named in a message
 
 _Ts = TypeVarTuple("_Ts")
 

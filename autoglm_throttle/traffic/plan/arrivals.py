@@ -12,8 +12,8 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan.shapes import parse_number
 from autoglm_throttle.types import Priority
 
+# Bounds of ``k``: squared variation of the gaps from 100, isolated bursts, to 0.0001, nearly uniform.
 MIN_K, MAX_K = 0.01, 10_000.0
-"""Bounds of ``k``: squared variation of the gaps from 100, isolated bursts, to 0.0001, nearly uniform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Arrivals:
 Arrivals.UNIFORM = Arrivals(math.inf)
 Arrivals.POISSON = Arrivals(1.0)
 
+# Percent of all requests: important requests are few, unimportant ones many; our decision.
 MIX = {Priority.HIGH: 10.0, Priority.MID: 30.0, Priority.LOW: 60.0}
-"""Percent of all requests: important requests are few, unimportant ones many; our decision."""
 
 
 def parse_mix(text: str) -> dict[Priority, float]:

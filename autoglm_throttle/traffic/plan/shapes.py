@@ -10,34 +10,29 @@ from itertools import accumulate
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-MAX_PLANNED = 50_000_000
-"""Requests of a plan; it stays in memory at about 19 bytes a request."""
+MAX_PLANNED = 50_000_000  # Requests of a plan; it stays in memory at about 19 bytes a request
 
+# A plan and its report have one row per second; a longer run is assumed to be a typing error.
 MAX_DURATION_S = 30 * 86_400.0
-"""A plan and its report have one row per second; a longer run is assumed to be a typing error."""
 
-MAX_LEVELS = 65_535
-"""A plan stores the segment of a request in two bytes."""
+MAX_LEVELS = 65_535  # A plan stores the segment of a request in two bytes
 
+# Steps of a shape that is written with a number of steps; more is assumed to be a typing error.
 MAX_STEPS = 10_000
-"""Steps of a shape that is written with a number of steps; more is assumed to be a typing error."""
 
-MAX_USERS = 65_536
-"""Each user holds a connection, and a host has no more ports than these."""
+MAX_USERS = 65_536  # Each user holds a connection, and a host has no more ports than these
+THINK_S = 0.1  # Between a response and the user's next request; the figure that the founding load tests used
 
-THINK_S = 0.1
-"""Between a response and the user's next request; the figure that the founding load tests used."""
-
+# Suffix of a duration -> seconds; the first that matches counts.
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
-"""Suffix of a duration -> seconds; the first that matches counts."""
 
 SHAPE_SYNTAX = (
     "fixed:RATE:TIME, step:R1,R2,...:TIME, step:FROM:TO:STEPS:TIME, spike:BASE:PEAK:BASE_TIME:PEAK_TIME, "
     "ramp:FROM:TO:TIME"
 )
 USERS_SYNTAX = "users:N:TIME[:THINK], users:FROM:TO:STEPS:TIME"
+# Syntax accepted by `parse_shape`.
 GRAMMAR = f"{SHAPE_SYNTAX}, {USERS_SYNTAX} or trace:PATH; rates are requests/s, durations take ms, s or m"
-"""Syntax accepted by `parse_shape`."""
 
 
 def parse_number(text: str) -> float:

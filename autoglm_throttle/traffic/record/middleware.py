@@ -34,8 +34,7 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-MAX_DEPTH: Final = 100
-"""Layers of middleware that are searched for a throttle."""
+MAX_DEPTH: Final = 100  # Layers of middleware that are searched for a throttle
 
 _ENDS = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")
 
@@ -59,8 +58,7 @@ class RecorderMiddleware:
 
     def __init__(self, app: App, recorder: Recorder | None = None) -> None:
         self.app: App = app
-        self.recorder: Recorder | None = None
-        """The recorder; None: nothing is recorded."""
+        self.recorder: Recorder | None = None  # The recorder; None: nothing is recorded
         self._fault: Exception | None = None
         try:
             self.recorder = Recorder.from_env() if recorder is None else recorder
@@ -159,8 +157,7 @@ class _RequestBody:
     __slots__ = ("_hash", "_is_complete", "_is_hashed", "_length", "_parts", "is_disconnected")
 
     def __init__(self, mode: RecordBody) -> None:
-        self.is_disconnected: bool = False
-        """Whether the client has disconnected."""
+        self.is_disconnected: bool = False  # Whether the client has disconnected
         self._is_hashed = mode is not RecordBody.NONE
         self._is_complete = False
         self._length = 0
@@ -206,8 +203,7 @@ class _RequestBody:
 class _ResponseHead:
     """Status, header fields and first byte of a response."""
 
-    status: int = 0
-    """0: it has not started."""
+    status: int = 0  # 0: it has not started
     fields: Any = ()
     first_s: float | None = None
 

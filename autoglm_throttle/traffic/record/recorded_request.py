@@ -16,22 +16,15 @@ from typing import Any, Final
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-VERSION: Final = 1
-"""Version of the format; a reader accepts no other."""
+VERSION: Final = 1  # Version of the format; a reader accepts no other
 
+# Longest line in bytes. The longest that a recorder writes holds a body of 64 KiB and the largest headers
+# that a server accepts, about 200 KiB.
 MAX_LINE_BYTES: Final = 1024 * 1024
-"""Longest line in bytes. The longest that a recorder writes holds a body of 64 KiB and the largest headers
-that a server accepts, about 200 KiB.
-"""
 
-MAX_TIME_S: Final = 1e9
-"""No recording lasts 30 years; a later time is an error."""
-
-MAX_BODY_BYTES: Final = 64 * 1024
-"""Longest body that is stored, in bytes."""
-
-KIND: Final = "autoglm-throttle-traffic"
-"""Value of ``kind`` in the first line."""
+MAX_TIME_S: Final = 1e9  # No recording lasts 30 years; a later time is an error
+MAX_BODY_BYTES: Final = 64 * 1024  # Longest body that is stored, in bytes
+KIND: Final = "autoglm-throttle-traffic"  # Value of ``kind`` in the first line
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[\x21-\x7e]+")
@@ -131,17 +124,10 @@ class RecordedRequest:
             raise TrafficError("not an entry: its parts do not fit") from None
 
 
-RequestFields = tuple[str, str, Sequence[tuple[str, str]]]
-"""Method, target, headers."""
-
-BodyFields = tuple[int, str, bytes | None]
-"""Length, SHA-256, the body itself."""
-
-DecisionFields = tuple[str, str, str, str]
-"""Client, priority, decision, reason."""
-
-ResponseFields = tuple[int, float, float | None]
-"""Status, ms, ttfb_ms."""
+RequestFields = tuple[str, str, Sequence[tuple[str, str]]]  # Method, target, headers
+BodyFields = tuple[int, str, bytes | None]  # Length, SHA-256, the body itself
+DecisionFields = tuple[str, str, str, str]  # Client, priority, decision, reason
+ResponseFields = tuple[int, float, float | None]  # Status, ms, ttfb_ms
 
 
 def format_line(

@@ -27,8 +27,7 @@ from autoglm_throttle.types import Clock
 from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 from autoglm_throttle.version import __version__
 
-POLL_INTERVAL_S: Final = 0.01
-"""Poll interval of the event loop while the last requests are written."""
+POLL_INTERVAL_S: Final = 0.01  # Poll interval of the event loop while the last requests are written
 
 
 _CLIENT = re.compile(r"[0-9a-f]{16}")
@@ -77,16 +76,11 @@ class RecordingSession:
     """The recording of one process, from its first request or start."""
 
     def __init__(self) -> None:
-        self.writer: Writer | None = None
-        """The newest writer, also after its end; None: no file was begun."""
-        self.end_reason: str = ""
-        """Reason for the end; empty while requests are recorded."""
-        self.serial: int = -1
-        """Number of the newest request."""
-        self.apps: set[object] = set()
-        """Recorded apps between startup and shutdown."""
-        self.lock: threading.Lock = threading.Lock()
-        """Held while a writer is created or the end is marked."""
+        self.writer: Writer | None = None  # The newest writer, also after its end; None: no file was begun
+        self.end_reason: str = ""  # Reason for the end; empty while requests are recorded
+        self.serial: int = -1  # Number of the newest request
+        self.apps: set[object] = set()  # Recorded apps between startup and shutdown
+        self.lock: threading.Lock = threading.Lock()  # Held while a writer is created or the end is marked
 
 
 class Recorder:
@@ -120,8 +114,7 @@ class Recorder:
         self.settings: RecorderSettings = settings
         # Read for each request: an attribute of a pydantic model takes longer.
         self.body: RecordBody = settings.body
-        self.path: Path = _writable(settings.path)
-        """The given path; ``file`` is the actual one."""
+        self.path: Path = _writable(settings.path)  # The given path; ``file`` is the actual one
         kind, _, name = callers.identity.partition(":")
         self.redaction: Redaction = Redaction(
             allow_headers=settings.headers,

@@ -29,14 +29,11 @@ from autoglm_throttle.traffic.record.recorded_request import (
     parse_object,
 )
 
+# Greatest distance of a line behind later arrivals; beyond it is a fault, not a long request.
 SORTED_WITHIN_S: Final = 120.0
-"""Greatest distance of a line behind later arrivals; beyond it is a fault, not a long request."""
 
-MAX_PROBLEMS_SHOWN: Final = 20
-"""Problems listed by line; the others are only counted."""
-
-_T = re.compile(rb'\{"v":1,"t":(\d{1,9}(?:\.\d{1,9})?),')
-"""Start of a line written by this library."""
+MAX_PROBLEMS_SHOWN: Final = 20  # Problems listed by line; the others are only counted
+_T = re.compile(rb'\{"v":1,"t":(\d{1,9}(?:\.\d{1,9})?),')  # Start of a line written by this library
 
 
 @dataclass(slots=True)
@@ -78,12 +75,11 @@ class RecordingReader:
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path
+        # Unreadable lines; complete once the entries were read to the end.
         self.problems: RecordingProblems = RecordingProblems()
-        """Unreadable lines; complete once the entries were read to the end."""
+        # The last line; None where the recorder had no time to write it. Known after the entries.
         self.end: RecordingTrailer | None = None
-        """The last line; None where the recorder had no time to write it. Known after the entries."""
-        self.header: RecordingHeader = RecordingHeader()
-        """The first line."""
+        self.header: RecordingHeader = RecordingHeader()  # The first line
         self._late_s = self._scan()
 
     def entries(self) -> Iterator[RecordedRequest]:

@@ -17,40 +17,30 @@ from autoglm_throttle.settings.groups.observe import NEVER_RECORDED, identifies_
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import Priority
 
+# Header fields that are stored besides the priority.
 ALLOWED: Final = ("content-type", "content-length", "accept", "user-agent")
-"""Header fields that are stored besides the priority."""
 
-CACHE_ENTRIES: Final = 500
-"""Cached field names, and cached values of each stored field."""
-
-CACHE_KEY_BYTES: Final = 256
-"""A longer one is not cached, so that clients cannot fill the memory."""
-
-MASK: Final = "*"
-"""Replaces everything that was removed."""
+CACHE_ENTRIES: Final = 500  # Cached field names, and cached values of each stored field
+CACHE_KEY_BYTES: Final = 256  # A longer one is not cached, so that clients cannot fill the memory
+MASK: Final = "*"  # Replaces everything that was removed
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _METHOD = re.compile(r"[A-Za-z-]{1,20}")
 _UNSAFE = re.compile(r"[^\t\x20-\x7e]")
 _LOOSE = re.compile(rb"[^\x21-\x7e]")
-_PLAIN = re.compile(rb"/(?!/)[^#;@]*")
-"""A path that needs no further checks."""
+_PLAIN = re.compile(rb"/(?!/)[^#;@]*")  # A path that needs no further checks
 
+# Scheme and authority before the path in a URL; most servers forward the target as the client sent it.
 _AUTHORITY = re.compile(rb"\A(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}[^/\\]*|//[^/]*@[^/]*)")
-"""Scheme and authority before the path in a URL; most servers forward the target as the client sent it."""
 
-_USER = re.compile(rb"([/\\]{2})[^/\\]*@")
-"""User in a URL that is embedded in the path."""
+_USER = re.compile(rb"([/\\]{2})[^/\\]*@")  # User in a URL that is embedded in the path
+_PARAMETERS = re.compile(rb";[^/]*")  # Parameters of a path segment, such as ``;jsessionid=``
 
-_PARAMETERS = re.compile(rb";[^/]*")
-"""Parameters of a path segment, such as ``;jsessionid=``."""
-
+# Valid target without a path: ``*``, or a host and its port.
 _HOST = re.compile(rb"\*|[A-Za-z0-9._:\[\]-]+:\d{1,5}")
-"""Valid target without a path: ``*``, or a host and its port."""
 
-_PARTS = re.compile(rb"[&;]")
-"""Separators of query parameters; some servers still accept the semicolon."""
+_PARTS = re.compile(rb"[&;]")  # Separators of query parameters; some servers still accept the semicolon
 
 
 T = TypeVar("T")
@@ -84,15 +74,14 @@ class Redaction:
         names = tuple(dict.fromkeys(name.strip().lower() for name in wanted))
         own = priority_header.strip().lower()
         _check_headers(names, own, NEVER_RECORDED.union(name.strip().lower() for name in identity_headers))
-        self.headers: tuple[str, ...] = names
-        """Names of the header fields that are stored."""
+        self.headers: tuple[str, ...] = names  # Names of the header fields that are stored
+        # Names of the query parameters that are stored.
         self.query: tuple[str, ...] = tuple(dict.fromkeys(keep_query))
-        """Names of the query parameters that are stored."""
+        # Patterns of the paths that are masked.
         self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
-        """Patterns of the paths that are masked."""
         self._priority = own
+        # Stored values by field name; bounded.
         self.cache: RedactionCache[RedactionCache[tuple[str, str]] | None] = RedactionCache(self._pairs)
-        """Stored values by field name; bounded."""
         self._query = frozenset(self.query)
         self._patterns = [_segments_of(pattern) for pattern in self.paths]
 

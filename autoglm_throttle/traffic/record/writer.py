@@ -23,38 +23,28 @@ from autoglm_throttle.traffic.record.recorded_request import (
 )
 from autoglm_throttle.types import Clock
 
+# Requests that may wait to be written: two seconds at 5,000/s. Further ones are dropped and counted.
 QUEUE: Final = 10_000
-"""Requests that may wait to be written: two seconds at 5,000/s. Further ones are dropped and counted."""
 
+# Memory of the queued requests until they are on disk: a thousand of the longest bodies.
 QUEUE_BYTES: Final = 64 * 1024 * 1024
-"""Memory of the queued requests until they are on disk: a thousand of the longest bodies."""
 
+# Bytes of lines after which they are flushed to the operating system, even while more wait.
 WRITE_BYTES: Final = 1024 * 1024
-"""Bytes of lines after which they are flushed to the operating system, even while more wait."""
 
-ITEM_BYTES: Final = 1024
-"""Size of an item without body, target and values of header fields."""
+ITEM_BYTES: Final = 1024  # Size of an item without body, target and values of header fields
+BATCH_DELAY_S: Final = 0.5  # Seconds between two writes of a batch; a killed process may lose this much
+SLICE: Final = 32  # Lines formatted at a time, about 0.2 ms; then the thread yields to the event loop
+CLOSE_S: Final = 5.0  # Longest wait for a slow disk on close
 
-BATCH_DELAY_S: Final = 0.5
-"""Seconds between two writes of a batch; a killed process may lose this much."""
-
-SLICE: Final = 32
-"""Lines formatted at a time, about 0.2 ms; then the thread yields to the event loop."""
-
-CLOSE_S: Final = 5.0
-"""Longest wait for a slow disk on close."""
-
+# Files of one base name side by side; a service that fails at every start creates one each time.
 MAX_SAME_NAME: Final = 100
-"""Files of one base name side by side; a service that fails at every start creates one each time."""
 
-RESERVE: Final = 512
-"""Bytes reserved for the last line and for the overhead of gzip."""
+RESERVE: Final = 512  # Bytes reserved for the last line and for the overhead of gzip
+GZIP: Final = 31  # ``wbits`` of zlib for the gzip format
 
-GZIP: Final = 31
-"""``wbits`` of zlib for the gzip format."""
-
+# The arguments of `format_line`.
 Item = tuple[float, int, RequestFields, BodyFields, DecisionFields, ResponseFields]
-"""The arguments of `format_line`."""
 
 
 class RecordingFile:
@@ -73,8 +63,7 @@ class RecordingFile:
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._fd, made = _create(path)
-        self.path: Path = made
-        """The actual path."""
+        self.path: Path = made  # The actual path
         self._max_bytes = max_bytes
         self._packer = zlib.compressobj(6, zlib.DEFLATED, GZIP) if path.suffix == ".gz" else None
         self._pending: list[bytes] = []
@@ -143,12 +132,9 @@ class WriteQueue:
     __slots__ = ("_items", "dropped", "put_bytes", "written_bytes")
 
     def __init__(self) -> None:
-        self.put_bytes: int = 0
-        """Size of all requests put in so far."""
-        self.written_bytes: int = 0
-        """Size of those that are on disk or lost."""
-        self.dropped: int = 0
-        """Requests missing from the file."""
+        self.put_bytes: int = 0  # Size of all requests put in so far
+        self.written_bytes: int = 0  # Size of those that are on disk or lost
+        self.dropped: int = 0  # Requests missing from the file
         self._items: deque[Item] = deque()
 
     def __len__(self) -> int:
@@ -187,14 +173,11 @@ class Writer:
         store.add(header)
         store.flush()
         self.store: RecordingFile = store
-        self.began_s: float = clock()
-        """Clock time of 0 s in the file."""
+        self.began_s: float = clock()  # Clock time of 0 s in the file
+        # Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while active.
         self.ended: str = ""
-        """Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while active."""
-        self.written: int = 0
-        """Requests flushed to the operating system."""
-        self.in_flight: int = 0
-        """Requests that have started and are not queued yet."""
+        self.written: int = 0  # Requests flushed to the operating system
+        self.in_flight: int = 0  # Requests that have started and are not queued yet
         self.queue: WriteQueue = WriteQueue()
         self._unflushed = self._unflushed_bytes = 0
         self._settings = settings

@@ -13,16 +13,12 @@ from autoglm_throttle.traffic.replay.prepare import DECISIONS, Replay, ReplayInd
 from autoglm_throttle.traffic.request_log import OPEN, UNSENT, RequestLog, RequestResult
 from autoglm_throttle.traffic.results import Result
 
-SECONDS = 20
-"""Number of listed seconds, those with the most differences."""
+SECONDS = 20  # Number of listed seconds, those with the most differences
 
 PERCENTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
-Outcome = tuple[str, int]
-"""Decision and status."""
-
-Times = tuple[Histogram, Histogram]
-"""Recorded and replayed."""
+Outcome = tuple[str, int]  # Decision and status
+Times = tuple[Histogram, Histogram]  # Recorded and replayed
 
 
 @dataclass(slots=True)

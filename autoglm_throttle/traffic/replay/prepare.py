@@ -19,29 +19,26 @@ from autoglm_throttle.traffic.sources import open_source, read_begin
 from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, make_load
 from autoglm_throttle.types import Priority
 
+# Priority where neither the throttle nor the client stated one: the default of ``PRIORITY_DEFAULT``.
 UNSTATED = Priority.MID
-"""Priority where neither the throttle nor the client stated one: the default of ``PRIORITY_DEFAULT``."""
 
-CONNECTION_FIELDS = frozenset(
+CONNECTION_FIELDS = frozenset(  # Fields of a single connection: the sender writes its own
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection"}
     | {"te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""Fields of a single connection: the sender writes its own."""
 
+# Outcomes of a request from the client's view: see `client_outcome`.
 DECISIONS = ("none", "admitted", "degraded", "limited", "shed")
-"""Outcomes of a request from the client's view: see `client_outcome`."""
 
 
-UNKNOWN_CLIENT = "unknown-"
-"""Prefix of the identity text of an unknown client; a number follows."""
+UNKNOWN_CLIENT = "unknown-"  # Prefix of the identity text of an unknown client; a number follows
 
 
+# Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted.
 FILLED_AT_MOST = 64 << 20
-"""Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted."""
 
 
-REJECTED_DECISIONS = ("limited", "shed", "degraded")
-"""Decisions after which the body was not read."""
+REJECTED_DECISIONS = ("limited", "shed", "degraded")  # Decisions after which the body was not read
 
 
 @dataclass(frozen=True, slots=True)

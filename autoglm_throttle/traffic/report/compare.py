@@ -9,18 +9,17 @@ from autoglm_throttle.traffic.report.objectives import Unit, metric
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument
 from autoglm_throttle.traffic.report.text_report import NO_DATA, printable, quantity, table
 
-METRICS = {
+METRICS = {  # Compared numbers, and their names in objectives
     "answers": "rps",
     **{name: name for name in ("done", "goodput", "limited", "shed")},
     "errors": "error",
     **{name: name for name in ("mean", "p50", "p95", "p99")},
     "service p99": "service.p99",
 }
-"""Compared numbers, and their names in objectives."""
 
 LoadKey = Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s"]
+# Keys of `load` that must be equal for two runs to have the same load and the same measure of goodput.
 LOAD: tuple[LoadKey, ...] = ("shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s")
-"""Keys of `load` that must be equal for two runs to have the same load and the same measure of goodput."""
 
 
 class ComparisonRow(TypedDict):

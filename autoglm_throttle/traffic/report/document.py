@@ -30,21 +30,16 @@ from autoglm_throttle.traffic.request_log import UNSENT
 from autoglm_throttle.traffic.results import RequestKind, Result, Tally, TallyKey, tallies
 from autoglm_throttle.types import Priority
 
+# Latency limits for goodput, seconds by priority. 500 ms is the bound of the headline experiment; 2 s is the
+# bound of the simulated service, at which a person begins to wait; the middle lies between. Decisions of this
+# project: state your own.
 LIMITS_S: Mapping[Priority, float] = {Priority.HIGH: 0.5, Priority.MID: 1.0, Priority.LOW: 2.0}
-"""Latency limits for goodput, seconds by priority.
 
-500 ms is the bound of the headline experiment; 2 s is the bound of the simulated service, at which a person
-begins to wait; the middle lies between. Decisions of this project: state your own.
-"""
-
+# Most request labels listed separately, by frequency, and the label of all others.
 MAX_LABELS, OTHER_LABEL = 50, "others"
-"""Most request labels listed separately, by frequency, and the label of all others."""
 
-TIME_RESOLUTION_S = 1e-6
-"""Resolution of all recorded times, seconds."""
-
-RATE_STEPS = 200
-"""Time steps per shortest segment: the rate of a slow service is at most 1/200 too high."""
+TIME_RESOLUTION_S = 1e-6  # Resolution of all recorded times, seconds
+RATE_STEPS = 200  # Time steps per shortest segment: the rate of a slow service is at most 1/200 too high
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from autoglm_throttle.types import Priority
 Unit = Literal["s", "ratio", "rps"]
 Measure = Callable[[TallyDocument], float | None]
 
+# Metrics other than durations: unit, and the function that reads it from a tally.
 METRICS: Mapping[str, tuple[Unit, Measure]] = {
     "error": ("ratio", lambda tally: tally["error_ratio"]),
     "limited": ("ratio", lambda tally: tally["limited_ratio"]),
@@ -27,22 +28,19 @@ METRICS: Mapping[str, tuple[Unit, Measure]] = {
     "goodput.rps": ("rps", lambda tally: tally["goodput"]["rps"]),
     "rps": ("rps", lambda tally: tally["rps"]),
 }
-"""Metrics other than durations: unit, and the function that reads it from a tally."""
 
-DURATIONS: Mapping[str, Callable[[TallyDocument], Times]] = {
+DURATIONS: Mapping[str, Callable[[TallyDocument], Times]] = {  # Prefixes of ``mean``, ``max`` and ``p99``
     "": lambda tally: tally["response"],
     "service.": lambda tally: tally["service"],
     "first_byte.": lambda tally: tally["first_byte"],
     "rejection.": lambda tally: tally["rejection"],
 }
-"""Prefixes of ``mean``, ``max`` and ``p99``."""
 
-UNITS: Mapping[Unit, Mapping[str, float]] = {
+UNITS: Mapping[Unit, Mapping[str, float]] = {  # Accepted suffixes of each unit, and their factors
     "s": {"us": 1e-6, "ms": 1e-3, "s": 1.0},
     "ratio": {"%": 0.01, "": 1.0},
     "rps": {"/s": 1.0, "": 1.0},
 }
-"""Accepted suffixes of each unit, and their factors."""
 
 OPERATORS: Mapping[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
 
@@ -69,8 +67,8 @@ class ObjectiveTerm:
     operator: str
     bound: float  # in seconds, as a ratio, or per second
     priority: Priority | None = None
+    # Name of a segment, or its number from 1; a repeated name selects all segments of that name.
     segment: str | None = None
-    """Name of a segment, or its number from 1; a repeated name selects all segments of that name."""
 
     @classmethod
     def parse(cls, text: str) -> ObjectiveTerm:

@@ -14,11 +14,8 @@ from typing_extensions import TypedDict
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-SCHEMA = 1
-"""Incremented when a reader of the old schema would misread the new one."""
-
-KIND = "autoglm-throttle-load"
-"""Value of ``kind``, which identifies a report."""
+SCHEMA = 1  # Incremented when a reader of the old schema would misread the new one
+KIND = "autoglm-throttle-load"  # Value of ``kind``, which identifies a report
 
 
 class About(TypedDict, total=False):

@@ -17,6 +17,7 @@ from autoglm_throttle.traffic.report.tally import rounded
 from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
 from autoglm_throttle.types import Priority
 
+# Results counted by each curve; dropped requests have a curve of their own.
 OUTCOMES: Mapping[str, tuple[int, ...]] = {
     "planned": (*RequestResult, UNSENT),
     "ok": (RequestResult.OK,),
@@ -28,7 +29,6 @@ OUTCOMES: Mapping[str, tuple[int, ...]] = {
     "dropped": (RequestResult.DROPPED,),
     "unsent": (UNSENT,),
 }
-"""Results counted by each curve; dropped requests have a curve of their own."""
 
 NOT_SERVED = ("limited", "shed", "failed", "dropped", "unsent")
 

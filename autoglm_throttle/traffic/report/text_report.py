@@ -8,16 +8,15 @@ from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, TallyDocument
 from autoglm_throttle.traffic.request_log import RequestResult
 
-NO_DATA = "-"
-"""Shown in place of missing data."""
+NO_DATA = "-"  # Shown in place of missing data
 
 RATIOS = ("limited", "shed", "errors", "goodput")
 TIMES = ("mean", "p50", "p95", "p99", "max")
+# Column headings; durations are those of served requests, from the intended start.
 HEADINGS = ("segment", "priority", "planned", "answers", *RATIOS, *TIMES)
-"""Column headings; durations are those of served requests, from the intended start."""
 
+# Seconds between two updates of the progress line on a terminal, and between two lines in a log.
 TERMINAL_S, PLAIN_S = 1.0, 10.0
-"""Seconds between two updates of the progress line on a terminal, and between two lines in a log."""
 
 _RETURN, _CLEAR = "\r", "\x1b[K"
 

@@ -14,33 +14,25 @@ from autoglm_throttle.traffic.report.schema import (
 from autoglm_throttle.traffic.report.tally import percentile
 from autoglm_throttle.traffic.request_log import UNSENT, RequestResult
 
+# Exit statuses. Without objectives a run passes if a request succeeded, and fails if none did or the service
+# went down. A run is not valid if the generator or the machine was too slow to measure the service. 130 is
+# Ctrl-C in shells.
 PASSED, FAILED, NOT_VALID, INTERRUPTED = 0, 1, 3, 130
-"""Exit statuses.
 
-Without objectives a run passes if a request succeeded, and fails if none did or the service went down. A run
-is not valid if the generator or the machine was too slow to measure the service. 130 is Ctrl-C in shells.
-"""
+LAG_P99_S = 0.010  # Above this lag, the load differs from the planned one; ten times the tick
 
-LAG_P99_S = 0.010
-"""Above this lag, the load differs from the planned one; ten times the tick."""
-
+# Share of the plan by which the last launch may be late, and seconds for plans shorter than 5 s. A single
+# pause of the system near the end does not change the load.
 OVERRUN, OVERRUN_S = 0.01, 0.050
-"""Share of the plan by which the last launch may be late, and seconds for plans shorter than 5 s.
 
-A single pause of the system near the end does not change the load.
-"""
-
-CPU_SHARE = 0.95
-"""Share of one core; above it the run measured the generator itself."""
-
-UNANSWERED = frozenset(
+CPU_SHARE = 0.95  # Share of one core; above it the run measured the generator itself
+UNANSWERED = frozenset(  # Results of requests that a service no longer accepts
     (RequestResult.CONNECTION, RequestResult.TIMEOUT, RequestResult.UNANSWERED, RequestResult.DROPPED)
 )
-"""Results of requests that a service no longer accepts."""
 
-MIN_UNANSWERED = 5
-"""Unanswered requests at the end of a run; fewer may be broken by chance."""
+MIN_UNANSWERED = 5  # Unanswered requests at the end of a run; fewer may be broken by chance
 
+# Status, or label of a result without a response -> remedy where no request succeeded.
 ACTIONS: Mapping[str, str] = {
     **dict.fromkeys(("401", "403"), "check the credentials"),
     **dict.fromkeys(("404", "405"), "check the URL and the method"),
@@ -51,7 +43,6 @@ ACTIONS: Mapping[str, str] = {
     "malformed": "check that the URL is that of an HTTP/1.1 service",
     "dropped": "lower the rate, or allow more connections",
 }
-"""Status, or label of a result without a response -> remedy where no request succeeded."""
 
 OTHER_ACTION = "see the log of the service"
 
