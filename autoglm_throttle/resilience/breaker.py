@@ -32,7 +32,6 @@ from autoglm_throttle.types import (
     ProbeLease,
     RemoteBreakerState,
     SlowCallMode,
-    build_rejection,
 )
 
 # Longest accepted Retry-After in seconds if ``open_max_s`` is None: protects against a wrong value.
@@ -386,4 +385,4 @@ class Breaker:
         self, state: BreakerState, cause: BreakerCause, after_s: float = 0.0, *, lease_wanted: bool = False
     ) -> GuardRejection:
         last_failure = self._stats.last_failure
-        return build_rejection(self.machine.name, state, cause, after_s, last_failure, lease_wanted)
+        return GuardRejection(self.machine.name, state, cause, after_s, last_failure, lease_wanted)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from autoglm_throttle.types.errors import ThrottleError
 
@@ -116,9 +116,11 @@ class GuardPermit:
     fence: int = 0  # above 0: the fleet's own number of this probe call
 
 
-@dataclass(frozen=True, slots=True)
-class GuardRejection:
-    """A rejected call: a value, never raised by itself."""
+class GuardRejection(NamedTuple):
+    """A rejected call: a value, never raised by itself.
+
+    A tuple, since a frozen dataclass takes three times as long to build: most of the cost of a rejected call.
+    """
 
     name: str  # name of the guard
     state: BreakerState
@@ -128,34 +130,6 @@ class GuardRejection:
     last_failure: str = ""  # type and text of the newest failure, truncated to 200 characters
     lease_wanted: bool = False
     """The caller may make the call if it gets the fleet's lease for the probe call."""
-
-
-class _RejectionDraft(GuardRejection):
-    """A rejection that is still mutable: a frozen one takes three times as long to build."""
-
-    __slots__ = ()
-    # Both, or attributes are set through Python.
-    __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__
-
-    def __init__(self) -> None:
-        pass
-
-
-def build_rejection(
-    name: str, state: BreakerState, cause: BreakerCause, after_s: float, last_failure: str, lease_wanted: bool
-) -> GuardRejection:
-    """Build a rejection: it is most of the cost of a call while a breaker admits none."""
-    draft = _RejectionDraft()
-    draft.name = name  # type: ignore[misc]
-    draft.state = state  # type: ignore[misc]
-    draft.cause = cause  # type: ignore[misc]
-    draft.retry_after_s = after_s  # type: ignore[misc]
-    draft.last_failure = last_failure  # type: ignore[misc]
-    draft.lease_wanted = lease_wanted  # type: ignore[misc]
-    # Both classes have the same slots, so the assignment is legal and freezes the instance.
-    draft.__class__ = GuardRejection  # type: ignore[assignment]
-    return draft
 
 
 class GuardRejected(ThrottleError):
@@ -169,24 +143,20 @@ class GuardRejected(ThrottleError):
     def __init__(self, rejection: GuardRejection, retry_after_s: float | None = None) -> None:
         # No super().__init__, for speed: BaseException.__new__ has stored the arguments already.
         self._rejection = rejection
-        self._retry_after_s = rejection.retry_after_s if retry_after_s is None else retry_after_s
+        self.retry_after_s: float = rejection.retry_after_s if retry_after_s is None else retry_after_s
+        """Seconds until the next call is worth making."""
 
     @property
     def rejection(self) -> GuardRejection:
         """The rejection, built on first access during an open period."""
-        if self._rejection.retry_after_s != self._retry_after_s:
-            self._rejection = replace(self._rejection, retry_after_s=self._retry_after_s)
+        if self._rejection.retry_after_s != self.retry_after_s:
+            self._rejection = self._rejection._replace(retry_after_s=self.retry_after_s)
         return self._rejection
 
     @property
     def name(self) -> str:
         """Name of the guard."""
         return self._rejection.name
-
-    @property
-    def retry_after_s(self) -> float:
-        """Seconds until the next call is worth making."""
-        return self._retry_after_s
 
     @property
     def last_failure(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 CACHE_ENTRIES = 8192  # an HMAC costs about ten times a dictionary look-up
@@ -65,16 +65,10 @@ class ProxyChain:
         self._networks = [ipaddress.ip_network(entry, strict=False) for entry in entries if entry != UNIX]
         self._host_bits = 128 - ipv6_prefix
         self.reads_header: bool = bool(entries)  # whether X-Forwarded-For can matter at all
-        self._grouped = lru_cache(CACHE_ENTRIES)(self._group)
-        self._trusted = lru_cache(CACHE_ENTRIES)(self._is_trusted)
-
-    def group(self, address: str) -> str:
-        """Return the address as it is counted: an IPv6 prefix, an IPv4 address, or ``unix``."""
-        return self._grouped(address)
-
-    def trusts(self, peer: str) -> bool:
-        """Return whether the peer's X-Forwarded-For is trusted; an empty peer is the UNIX socket."""
-        return self._trusted(peer)
+        # Address -> the one that it is counted as: an IPv6 prefix, an IPv4 address, or ``unix``.
+        self.group: Callable[[str], str] = lru_cache(CACHE_ENTRIES)(self._group)
+        # Whether the X-Forwarded-For of a peer is trusted; an empty peer is the UNIX socket.
+        self.trusts: Callable[[str], bool] = lru_cache(CACHE_ENTRIES)(self._trusts)
 
     def client(self, peer: str, forwarded: Sequence[bytes]) -> str:
         """Return the address a request is counted under, from its peer and its X-Forwarded-For lines."""
@@ -90,7 +84,7 @@ class ProxyChain:
                 break
         return self.group(last)
 
-    def _is_trusted(self, peer: str) -> bool:
+    def _trusts(self, peer: str) -> bool:
         address = _parse(peer)
         if address is None:
             return self._unix and not peer

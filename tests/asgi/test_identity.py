@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Iterable
+from typing import Any, cast
 
 import pytest
 from hypothesis import assume, given
@@ -289,8 +290,8 @@ def test_endless_addresses_are_not_kept() -> None:
     proxies = trusting(["10.0.0.0/8"])
     for n in range(CACHE_ENTRIES + 500):
         proxies.client("10.0.0.1", [f"1.{n >> 16}.{n >> 8 & 255}.{n & 255}".encode()])
-    assert proxies._grouped.cache_info().currsize <= CACHE_ENTRIES
-    assert proxies._trusted.cache_info().currsize <= CACHE_ENTRIES
+    assert cast("Any", proxies.group).cache_info().currsize <= CACHE_ENTRIES
+    assert cast("Any", proxies.trusts).cache_info().currsize <= CACHE_ENTRIES
 
 
 @pytest.mark.parametrize(

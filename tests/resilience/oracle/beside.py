@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from autoglm_throttle.resilience.breaker import Breaker
@@ -68,7 +68,8 @@ class Beside:
         if isinstance(expected, No):
             self.check_rejection(got, expected)
             assert foreseen is not None
-            assert replace(foreseen, lease_wanted=False) == replace(got, lease_wanted=False)
+            assert isinstance(got, GuardRejection)
+            assert foreseen._replace(lease_wanted=False) == got._replace(lease_wanted=False)
             return None
         assert foreseen is None
         assert isinstance(got, GuardPermit)
