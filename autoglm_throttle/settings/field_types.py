@@ -1,7 +1,7 @@
-"""Field types: the kinds of values, with the allowed range, an example, and the notation of each.
+"""Field types: the kinds of values, each with its allowed range, an example, and its notation.
 
-A field type stands in the annotation of a field. It parses text as well as ready values, so that every source
-of a setting has the same rules and messages. pydantic checks types, ranges and enums.
+A field type parses text as well as ready values, so that every source of a setting has the same rules and
+messages. pydantic checks types, ranges and enums.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class FieldType:
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Build the schema of pydantic: ``parse``, then pydantic's own check of type and range."""
-        if self.bounds is None:
-            return {"type": "function-plain", "function": {"type": "no-info", "function": self.checked}}
-        schema: Any = {**handler(source), **self.bounds}
         parse: Any = {"type": "no-info", "function": self.checked}
+        if self.bounds is None:
+            return {"type": "function-plain", "function": parse}
+        schema: Any = {**handler(source), **self.bounds}
         return {"type": "function-before", "function": parse, "schema": schema}
 
     def checked(self, raw: object) -> Any:  # noqa: ANN401 - the value has any type
@@ -86,10 +86,8 @@ class FieldType:
 
     def describe_error(self, raw: object, reason: str) -> tuple[str, str]:
         """Return message and hint for a value that is not allowed."""
-        message = f"must be {self.allowed}"
-        if not self.hidden:
-            message += f", not {repr_for_user(raw)}"
-        return message, reason or f"for example {self.example}"
+        given = "" if self.hidden else f", not {repr_for_user(raw)}"
+        return f"must be {self.allowed}{given}", reason or f"for example {self.example}"
 
 
 def plain(value: float) -> str:
@@ -106,12 +104,11 @@ def parse_quantity(text: str, unit: str = "") -> float:
     match = re.fullmatch(_NUMBER, text.strip())
     if match is None:
         raise ValueError("not a number")
-    spelling = match[2].lower()
-    spellings = UNITS.get(unit, {})
-    if spelling and spelling not in spellings:
-        known = ", ".join(spellings)
+    spellings = {"": (1, 1), **UNITS.get(unit, {})}
+    if match[2].lower() not in spellings:
+        known = ", ".join(UNITS.get(unit, ()))
         raise FieldTypeError(f"its unit is not known, only {known}" if known else "a plain number, no unit")
-    times, over = spellings.get(spelling, (1, 1))
+    times, over = spellings[match[2].lower()]
     value = float(match[1]) * times / over
     if not math.isfinite(value):
         raise FieldTypeError("not a finite number")
@@ -120,16 +117,12 @@ def parse_quantity(text: str, unit: str = "") -> float:
 
 def number(low: float, high: float, unit: str = "", *, above: bool = False) -> FieldType:
     """Build the type of finite numbers within a range; with ``above``, ``low`` itself is not allowed."""
-    span = f"{'above' if above else 'from'} {plain(low)} {'up ' if above else ''}to {plain(high)}"
-    kind = "a share" if unit == "share" else "a number"
-    return FieldType(
-        f"{kind} {span}" + (f" {unit}" if unit not in {"", "share"} else ""),
-        "0.1 or 10%" if unit == "share" else plain(min(high, max(low, 1.0))),
-        partial(_number, unit),
-        {"gt" if above else "ge": low, "le": high, "allow_inf_nan": False},
-        unit,
-        plain,
-    )
+    span = f"above {plain(low)} up to {plain(high)}" if above else f"from {plain(low)} to {plain(high)}"
+    allowed, example = f"a number {span} {unit}".rstrip(), plain(min(high, max(low, 1.0)))
+    if unit == "share":
+        allowed, example = f"a share {span}", "0.1 or 10%"
+    bounds = {"gt" if above else "ge": low, "le": high, "allow_inf_nan": False}
+    return FieldType(allowed, example, partial(_number, unit), bounds, unit, plain)
 
 
 def _number(unit: str, raw: object) -> float:
@@ -146,7 +139,7 @@ def _number(unit: str, raw: object) -> float:
 
 def whole(low: int, high: int, unit: str = "") -> FieldType:
     """Build the type of whole numbers within a range; in ``bytes`` also texts such as ``256KiB``."""
-    allowed = f"a whole number from {low} to {high}" + (f" {unit}" if unit else "")
+    allowed = f"a whole number from {low} to {high} {unit}".rstrip()
     bounds = {"ge": low, "le": high, "strict": True}
     return FieldType(allowed, str(low), partial(_whole, unit), bounds, unit)
 
@@ -197,12 +190,8 @@ def listed(item: FieldType) -> FieldType:
             raise FieldTypeError("; ".join(reasons))
         return tuple(values)
 
-    return FieldType(
-        f"a list, separated by commas, of {item.allowed}",
-        item.example,
-        parse,
-        text=lambda value: ",".join(value) or NOTHING,
-    )
+    allowed = f"a list, separated by commas, of {item.allowed}"
+    return FieldType(allowed, item.example, parse, text=lambda value: ",".join(value) or NOTHING)
 
 
 def parts_of(raw: object) -> list[object]:
@@ -219,19 +208,20 @@ def parts_of(raw: object) -> list[object]:
 def list_of(raw: object) -> list[object]:
     """Split a list as ``parts_of``; the word ``none`` alone is the empty list."""
     parts = parts_of(raw)
-    only = parts[0] if len(parts) == 1 else None
-    return [] if isinstance(only, str) and only.strip().lower() == NOTHING else parts
+    return [] if len(parts) == 1 and text_of(parts[0]).lower() == NOTHING else parts
+
+
+def text_of(raw: object) -> str:
+    """Return a text without the blanks around it; empty for any other value."""
+    return raw.strip() if isinstance(raw, str) else ""
 
 
 def word(pattern: str, allowed: str, example: str, *, lower: bool = False, reason: str = "") -> FieldType:
-    """Build the type of texts that match a pattern as a whole, without the blanks around them.
-
-    The pattern must be bounded, since a variable may hold megabytes; ``reason`` is the hint for other texts.
-    """
+    """Build the type of texts that match a bounded pattern; ``reason`` is the hint for other texts."""
 
     def parse(raw: object) -> str:
-        text = raw.strip() if isinstance(raw, str) else ""
-        text = text.lower() if lower else text
+        stripped = text_of(raw)
+        text = stripped.lower() if lower else stripped
         # `re` keeps the compiled pattern; a start with defaults never needs it.
         if not re.fullmatch(pattern, text):
             raise FieldTypeError(reason)
@@ -250,7 +240,7 @@ def _priority(raw: object) -> Priority:
 
 
 def _flag(raw: object) -> object:
-    word = raw.strip().lower() if isinstance(raw, str) else ""
+    word = text_of(raw).lower()
     if not isinstance(raw, bool) and word not in {*TRUE_WORDS, "false", "0", "no", "off"}:
         raise FieldTypeError
     return word or raw
@@ -273,15 +263,13 @@ def secret(
 ) -> FieldType:
     """Build the type of a secret, which no message quotes; without ``public`` it is shown as asterisks."""
 
-    def shown(value: Any) -> str:  # noqa: ANN401 - a SecretStr, whose module is slow to import
-        return public(value.get_secret_value()) if public else MASK
+    def shown(value: object) -> str:
+        return public(secret_text(value)) if public else MASK
 
-    return FieldType(
-        allowed, example, parse, text=lambda value: str(value.get_secret_value()), public=shown, hidden=True
-    )
+    return FieldType(allowed, example, parse, text=secret_text, public=shown, hidden=True)
 
 
-def secret_text(raw: Any) -> str:  # noqa: ANN401 - raw values have any type
+def secret_text(raw: Any) -> str:  # noqa: ANN401 - raw values have any type; SecretStr is slow to import
     """Return the text of a secret, given as such or as a text."""
     text = raw.get_secret_value() if hasattr(raw, "get_secret_value") else raw
     if not isinstance(text, str):

@@ -7,16 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypeVar, Unpack
 
-from autoglm_throttle.settings.field_types import (
-    AGE,
-    LOAD,
-    PRIORITY,
-    FieldType,
-    FieldTypeError,
-    choice,
-    listed,
-    word,
-)
+from autoglm_throttle.settings import field_types as f
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
 from autoglm_throttle.settings.groups.base import DEFAULTS, Override, keys_of, validate
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import USER_LIMITS
@@ -28,13 +20,9 @@ from autoglm_throttle.types import Criticality, Priority, UserLimit
 if TYPE_CHECKING:
     import autoglm_throttle.settings.values as v
 
-_MEMBER: Final = word(
-    r"[0-9a-f]{16}",
-    "identity texts of 16 hex digits, as printed by autoglm-throttle identity",
-    "07f3a9c2d4e5b617",
-    lower=True,
-)
-_MEMBERS: Final = listed(_MEMBER)
+_MEMBER_TEXT: Final = "identity texts of 16 hex digits, as printed by autoglm-throttle identity"
+_MEMBER: Final = f.word(r"[0-9a-f]{16}", _MEMBER_TEXT, "07f3a9c2d4e5b617", lower=True)
+_MEMBERS: Final = f.listed(_MEMBER)
 
 
 def _members(raw: object) -> tuple[str, ...]:
@@ -62,7 +50,7 @@ class PlanPolicy(Override):
     name: Annotated[str, LABEL]
     user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
     """Replaces ``USER_LIMIT`` for each member; ``off`` lifts it, None leaves it."""
-    priority: Annotated[Priority, PRIORITY] | None = None
+    priority: Annotated[Priority, f.PRIORITY] | None = None
     """The class of its requests; None leaves it to routes and settings."""
     members: Annotated[tuple[str, ...], MEMBERS] = ()
     """Identity texts of callers, 16 hex digits; the same caller everywhere only with a ``KEY_SECRET``."""
@@ -81,10 +69,9 @@ def _guard_name(raw: object) -> str:
     return raw
 
 
-GUARD_NAME: Final = FieldType(
-    f"a name of 1 to {NAME_CHARACTERS} printable characters", "vector-db", _guard_name
-)
-"""The name of a guard; an origin such as ``https://host:8443`` is a name, too."""
+# An origin such as ``https://host:8443`` is a name, too.
+_NAME_TEXT: Final = f"a name of 1 to {NAME_CHARACTERS} printable characters"
+GUARD_NAME: Final = FieldType(_NAME_TEXT, "vector-db", _guard_name)
 
 
 class GuardPolicy(BreakerSettings):
@@ -99,11 +86,11 @@ class GuardPolicy(BreakerSettings):
     positional: ClassVar[str] = "name"
 
     name: Annotated[str, GUARD_NAME]
-    criticality: Annotated[Criticality, choice(Criticality)] | None = None
+    criticality: Annotated[Criticality, f.choice(Criticality)] | None = None
     """Whether its feature is core; None: as registered in code."""
-    shed_above: Annotated[float, LOAD] | None = None
+    shed_above: Annotated[float, f.LOAD] | None = None
     """Load, 0.01..1, above which the feature is shed, not ``DEGRADE_SHED_AT``; it must be ``non_core``."""
-    max_stale_s: Annotated[float, AGE] | None = None
+    max_stale_s: Annotated[float, f.AGE] | None = None
     """Age in seconds up to which a cached response may replace a new one."""
 
     if TYPE_CHECKING:
@@ -160,8 +147,7 @@ class Tables:
             first = names.setdefault(route.name, position)
             is_derived = self.wrong.get(f"routes[{position}]", set()) & {"name", "methods"}
             if first != position and not is_derived:
-                message = f"{route.name} is already the name of [{first}]"
-                self.problems.append(Problem(f"routes[{position}].name", message))
+                self._add(f"routes[{position}].name", f"{route.name} is already the name of [{first}]")
             yield route
 
     def _named(self, table: str, raw: object, kind: type[P]) -> FrozenDict[P]:
@@ -180,9 +166,9 @@ class Tables:
                 continue
             own = getattr(policy, "name", name)
             if own != name:
-                self.problems.append(Problem(place, f"holds that of {own}"))
+                self._add(place, f"holds that of {own}")
             if made.setdefault(name, policy) is not policy:
-                self.problems.append(Problem(place, "is given twice"))
+                self._add(place, "is given twice")
         return FrozenDict(made)
 
     def _policy(self, place: str, kind: type[P], part: object, given: dict[str, Any]) -> P | None:
@@ -192,8 +178,7 @@ class Tables:
             part = part.explicit()
         table = as_table(part)
         if table is None:
-            example = EXAMPLES[head_of(place)]
-            self.problems.append(Problem(place, "must be a table", f"for example {example}"))
+            self._add(place, "must be a table", f"for example {EXAMPLES[head_of(place)]}")
             return None
         policy, problems, wrong = validate(kind, table | given)
         # The name stands in the head of the table alone, and the place of its problems is the table.
@@ -210,8 +195,10 @@ class Tables:
         return policy
 
     def _reject(self, table: str, allowed: str, raw: object) -> None:
-        message = f"must be {allowed}, not {repr_for_user(raw)}"
-        self.problems.append(Problem(table, message, f"for example {EXAMPLES[table]}"))
+        self._add(table, f"must be {allowed}, not {repr_for_user(raw)}", f"for example {EXAMPLES[table]}")
+
+    def _add(self, place: str, message: str, hint: str = "") -> None:
+        self.problems.append(Problem(place, message, hint))
 
     def _check_members(self) -> None:
         """Find callers that are members of two plans."""
@@ -220,5 +207,5 @@ class Tables:
             for member in plan.members:
                 other = plan_of.setdefault(member, plan.name)
                 if other != plan.name:
-                    place = f"plans.{quoted_key(plan.name)}.members"
-                    self.problems.append(Problem(place, f"{member} is already a member of {other}"))
+                    message = f"{member} is already a member of {other}"
+                    self._add(f"plans.{quoted_key(plan.name)}.members", message)

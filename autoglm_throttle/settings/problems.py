@@ -28,10 +28,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("variable", "message", "hint"):
-            text = getattr(self, name)
-            if len(text) > _READ_AT_MOST:
-                text = text[:_READ_AT_MOST] + "..."
-            object.__setattr__(self, name, escaped(text))
+            object.__setattr__(self, name, escaped(shortened(getattr(self, name), _READ_AT_MOST)))
 
     def __str__(self) -> str:
         text = f"{self.variable}: {self.message}"
@@ -63,9 +60,12 @@ def repr_for_user(value: object) -> str:
     except Exception:  # noqa: BLE001 - a value in code may have any fault
         text = type(value).__name__
     text = masked_url(text[:_READ_AT_MOST], whole_login=True)
-    if len(text) > SHOWN_CHARACTERS:
-        text = text[: SHOWN_CHARACTERS - 3] + "..."
-    return f"'{escaped(text)}'"
+    return f"'{escaped(shortened(text, SHOWN_CHARACTERS))}'"
+
+
+def shortened(text: str, characters: int) -> str:
+    """Shorten a text to a number of characters, with three dots in place of its end."""
+    return text if len(text) <= characters else f"{text[: characters - 3]}..."
 
 
 def masked_url(text: str, *, whole_login: bool = False) -> str:
@@ -82,7 +82,9 @@ def masked_url(text: str, *, whole_login: bool = False) -> str:
         # A login without a colon is masked as a whole: it may be a password in the wrong place.
         login = f"{user}:{MASK if password else ''}" if colon and not whole_login else MASK
     path, question, query = tail.partition("?")
-    return scheme + separator + login + at + path + question + re.sub("[^&;]+", _masked_option, query)
+    # Without an equals sign a whole part of the query may be a secret.
+    query = re.sub("(?=[^&;])([^&;=]*=)?[^&;]*", lambda part: (part[1] or "") + MASK, query)
+    return scheme + separator + login + at + path + question + query
 
 
 def quoted_key(name: str) -> str:
@@ -103,15 +105,8 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 def unknown_key(key: str, known: Sequence[str]) -> Problem:
     """Build the problem of an unknown key, with the nearest known one."""
     near = nearest(key.lower(), known)
-    return Problem(
-        key, "is not a known key", f"did you mean {near}?" if near else f"known are {', '.join(known)}"
-    )
-
-
-def _masked_option(part: re.Match[str]) -> str:
-    name, equals, _ = part[0].partition("=")
-    # Without an equals sign the whole part may be a secret.
-    return f"{name}={MASK}" if equals else MASK
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
+    return Problem(key, "is not a known key", hint)
 
 
 def escaped(text: str) -> str:

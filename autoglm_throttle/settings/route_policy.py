@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, Unpack
 
 from pydantic import ValidationInfo, model_validator
 
-from autoglm_throttle.settings.field_types import (
-    FLAG,
-    OBJECTIVE,
-    PRIORITY,
-    FieldType,
-    FieldTypeError,
-    choice,
-    listed,
-    number,
-    parts_of,
-    word,
-)
+from autoglm_throttle.settings import field_types as f
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
 from autoglm_throttle.settings.groups.base import Override, validate
 from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS, USER_LIMITS
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
@@ -29,43 +19,35 @@ if TYPE_CHECKING:
     import autoglm_throttle.settings.values as v
 
 REST: Final = "*"  # as the last segment: matches any rest of the path, or nothing
-_NAMED: Final = r"\{[A-Za-z_][A-Za-z0-9_]*\}"
-_ENCODED: Final = r"%[0-9A-Fa-f]{2}"
-_METHOD: Final = r"[A-Z][A-Z0-9-]{0,31}"
-_NO_LITERAL = set("{}*?# ")
+# Patterns of segments that are not allowed, with the reason; a segment ``{name}`` is.
+_WRONG_SEGMENTS: Final = (
+    (r"", "an empty segment: two slashes in a row count as one"),
+    (r"\*", "* stands only at the end; for one segment write {name}"),
+    (r".*[{}*?# ].*", "a segment is literal text, {name}, or * at the end"),
+    (r".*%[0-9A-Fa-f]{2}.*", "paths are matched decoded: write the character itself"),
+)
 
 
 def _pattern(raw: object) -> str:
     """Parse a pattern; a slash at the end is dropped, because paths are matched without it."""
-    text = raw.strip() if isinstance(raw, str) else ""
+    text = f.text_of(raw)
     if not text.startswith("/") or not text.isprintable() or len(text) > PATH_CHARACTERS:
         raise FieldTypeError
     path = text.rstrip("/")
-    *front, last = path[1:].split("/")
-    for segment in front if last == REST or not path else [*front, last]:
-        _check_segment(segment)
-    named = [segment for segment in (*front, last) if segment.startswith("{")]
+    segments = path.removesuffix("/" + REST).split("/")[1:]
+    named = [segment for segment in segments if re.fullmatch(r"\{[A-Za-z_][A-Za-z0-9_]*\}", segment)]
+    for segment in segments:
+        reasons = (reason for wrong, reason in _WRONG_SEGMENTS if re.fullmatch(wrong, segment))
+        if segment not in named and (reason := next(reasons, "")):
+            raise FieldTypeError(reason)
     if len(set(named)) < len(named):
         raise FieldTypeError("two segments have one name")
     return path or "/"
 
 
-def _check_segment(segment: str) -> None:
-    if re.fullmatch(_NAMED, segment):
-        return
-    if not segment:
-        raise FieldTypeError("an empty segment: two slashes in a row count as one")
-    if segment == REST:
-        raise FieldTypeError("* stands only at the end; for one segment write {name}")
-    if set(segment) & _NO_LITERAL:
-        raise FieldTypeError("a segment is literal text, {name}, or * at the end")
-    if re.search(_ENCODED, segment):
-        raise FieldTypeError("paths are matched decoded: write the character itself")
-
-
 def _methods(raw: object) -> frozenset[str]:
-    names = [part.strip().upper() if isinstance(part, str) else "" for part in parts_of(raw)]
-    if not names or not all(re.fullmatch(_METHOD, name) for name in names):
+    names = [f.text_of(part).upper() for part in f.parts_of(raw)]
+    if not names or not all(re.fullmatch(r"[A-Z][A-Z0-9-]{0,31}", name) for name in names):
         raise FieldTypeError
     return frozenset(names)
 
@@ -86,13 +68,10 @@ PATTERN: Final = FieldType("a path such as /v1/chat, /users/{id} or /v1/*", "/v1
 METHODS: Final = FieldType(
     "HTTP methods such as GET,POST", "POST", _methods, text=lambda names: ",".join(sorted(names))
 )
-LABEL: Final = word(
-    r"[ !#-\[\]-~]{1,200}",
-    "1 to 200 ASCII characters without quotes or control characters",
-    "chat",
+# A name that can stand in headers, logs and metrics.
+LABEL: Final = f.word(
+    r"[ !#-\[\]-~]{1,200}", "1 to 200 ASCII characters without quotes or control characters", "chat"
 )
-"""A name that can stand in headers, logs and metrics."""
-
 RESOURCE_POLICY: Final = FieldType(
     "a table with precision_hint, gpu_memory_ratio or compute_priority",
     "{ gpu_memory_ratio = 0.5 }",
@@ -107,11 +86,11 @@ class ResourcePolicy(Override):
         ConfigError: one problem for each argument that is not allowed.
     """
 
-    precision_hint: Annotated[tuple[str, ...], listed(PRECISION)] | None = None
+    precision_hint: Annotated[tuple[str, ...], f.listed(PRECISION)] | None = None
     """Labels of the variants, the best first; replaces ``precisions``."""
     gpu_memory_ratio: Annotated[float, RATIO] | None = None
     """Share of the memory for requests, 0.01..1, above which the route's are rejected, in every class."""
-    compute_priority: Annotated[Priority, PRIORITY] | None = None
+    compute_priority: Annotated[Priority, f.PRIORITY] | None = None
     """The class passed to the engine."""
 
     if TYPE_CHECKING:
@@ -132,19 +111,19 @@ class RoutePolicy(Override):
     """Segments are literal, ``{name}`` (any one segment) or, as the last, ``*`` (the rest, may be empty)."""
     methods: Annotated[frozenset[str], METHODS] | None = None
     """The methods it applies to; None is all of them."""
-    priority: Annotated[Priority, PRIORITY] | None = None
+    priority: Annotated[Priority, f.PRIORITY] | None = None
     """Replaces ``PRIORITY_DEFAULT``; None leaves it."""
-    cost: Annotated[float, number(0, 1e9, "units", above=True)] = 1.0
+    cost: Annotated[float, f.number(0, 1e9, "units", above=True)] = 1.0
     """Units, up to 1e9, that a request takes from its bucket and, rounded up, from user windows; above 0."""
     user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
     """Replaces the user limit of settings and plan; ``off`` lifts it, None leaves it."""
     name: Annotated[str, LABEL] = ""
     """Its name in rejections, logs and metrics; not set: made from methods and pattern."""
-    exempt: Annotated[bool, FLAG] = False
+    exempt: Annotated[bool, f.FLAG] = False
     """Counted, but neither charged nor rejected."""
-    slo_s: Annotated[float, OBJECTIVE] | None = None
+    slo_s: Annotated[float, f.OBJECTIVE] | None = None
     """Target seconds for a complete response, 0.001..86400, for its work class; None: as ``SLO_S``."""
-    slot: Annotated[SlotUse, choice(SlotUse)] = SlotUse.REQUEST
+    slot: Annotated[SlotUse, f.choice(SlotUse)] = SlotUse.REQUEST
     """When its requests hold a slot of the concurrency limit, see ``SlotUse``."""
     resource_policy: Annotated[ResourcePolicy, RESOURCE_POLICY] | None = None
     """Memory share and serving advice of its requests; it turns ``QUOTAS`` on. None leaves it."""
@@ -183,48 +162,38 @@ class RoutePolicy(Override):
         )
 
 
+# Shape of a pattern (segments, positions of literal ones, whether any rest matches) -> method (None: all) and
+# literal segments -> position of the first policy. So the check of many routes takes linear time.
+_Tables = dict[tuple[int, tuple[int, ...], bool], dict[tuple[str | None, tuple[str, ...]], int]]
+
+
 def earlier_matches(routes: Sequence[RoutePolicy]) -> list[tuple[int, ...]]:
     """Return for each policy the earlier ones that together match all its requests; none if it can apply."""
     longest = max((len(route.segments) for route in routes), default=0)
-    tree = _PatternTree()
+    tables: _Tables = {}
     found = []
     for position, route in enumerate(routes):
         # Exact: a request with segments and a method that no policy names stands for all others of its kind,
         # and no length beyond the longest pattern behaves differently.
         witnesses = _witnesses(route, longest)
-        takers = [at for request in witnesses if (at := tree.first(*request)) is not None]
+        takers = [at for request in witnesses if (at := _first(tables, *request)) is not None]
         found.append(tuple(dict.fromkeys(takers)) if len(takers) == len(witnesses) else ())
-        tree.add(position, route)
+        fixed = [part for part in route.segments if part != REST]
+        literal = tuple(at for at, part in enumerate(fixed) if not part.startswith("{"))
+        table = tables.setdefault((len(fixed), literal, len(fixed) < len(route.segments)), {})
+        for method in route.methods or (None,):
+            table.setdefault((method, tuple(fixed[at] for at in literal)), position)
     return found
 
 
-class _PatternTree:
-    """Earlier patterns by segment, so that the check of many routes takes linear time."""
-
-    def __init__(self) -> None:
-        self.children: dict[str, _PatternTree] = {}
-        # Method (None: all) -> position of the first policy whose pattern ends here, or matches any rest.
-        self.ends: dict[str | None, int] = {}
-        self.rests: dict[str | None, int] = {}
-
-    def add(self, position: int, route: RoutePolicy) -> None:
-        """Add a pattern; an earlier one with the same requests stays."""
-        node = self
-        fixed = [part for part in route.segments if part != REST]
-        for part in fixed:
-            node = node.children.setdefault("{}" if part.startswith("{") else part, _PatternTree())
-        table = node.ends if len(fixed) == len(route.segments) else node.rests
-        for method in route.methods or (None,):
-            table.setdefault(method, position)
-
-    def first(self, method: str, segments: Sequence[str]) -> int | None:
-        """Return the position of the first policy that matches a request."""
-        tables = [self.rests] if segments else [self.rests, self.ends]
-        found = [table[name] for table in tables for name in (method, None) if name in table]
-        parts = {segments[0], "{}"} & self.children.keys() if segments else ()
-        further = (self.children[part].first(method, segments[1:]) for part in parts)
-        found += [at for at in further if at is not None]
-        return min(found, default=None)
+def _first(tables: _Tables, method: str, segments: Sequence[str]) -> int | None:
+    """Return the position of the first policy that matches a request."""
+    found = []
+    for (length, literal, has_rest), table in tables.items():
+        if length == len(segments) or (has_rest and length < len(segments)):
+            parts = tuple(segments[at] for at in literal)
+            found += [table[name, parts] for name in (method, None) if (name, parts) in table]
+    return min(found, default=None)
 
 
 def _witnesses(route: RoutePolicy, longest: int) -> list[tuple[str, tuple[str, ...]]]:

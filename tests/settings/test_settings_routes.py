@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings import ConfigError, PlanPolicy, RoutePolicy, Settings
-from autoglm_throttle.settings.route_policy import METHODS, _PatternTree, earlier_matches
+from autoglm_throttle.settings import ConfigError, PlanPolicy, RoutePolicy, Settings, route_policy
+from autoglm_throttle.settings.route_policy import METHODS, _Tables, earlier_matches
 from autoglm_throttle.types import Priority, UserLimit
 
 
@@ -204,16 +204,16 @@ def test_earlier_matches_are_those_of_all_requests(routes: list[RoutePolicy]) ->
             assert all(any(routes[at].matches(*request) for at in takers) for request in requests)
 
 
-def test_earlier_matches_of_many_routes_visit_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_matches_of_many_routes_visit_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     visits = 0
-    original = _PatternTree.first
+    original = route_policy._first
 
-    def counted(tree: _PatternTree, method: str, segments: Sequence[str]) -> int | None:
+    def counted(tables: _Tables, method: str, segments: Sequence[str]) -> int | None:
         nonlocal visits
-        visits += 1
-        return original(tree, method, segments)
+        visits += len(tables)
+        return original(tables, method, segments)
 
-    monkeypatch.setattr(_PatternTree, "first", counted)
+    monkeypatch.setattr(route_policy, "_first", counted)
     counts = []
     for number in (500, 1000, 2000):
         routes = [RoutePolicy(f"/v1/s{at}/{{id}}/{'*' if at % 3 else 'x'}") for at in range(number)]

@@ -45,15 +45,15 @@ class Groups(BaseModel):
     loading: LoadingSettings
 
 
+# Attribute of `Settings` -> group.
 GROUPS: Final[Mapping[str, type[Group]]] = {
     attribute: cast("type[Group]", info.annotation) for attribute, info in Groups.model_fields.items()
 }
-"""Attribute of `Settings` -> group."""
 
+# Name of a setting -> attribute of its group.
 GROUP_OF: Final[Mapping[str, str]] = {
     group.prefix + field: attribute for attribute, group in GROUPS.items() for field in group.model_fields
 }
-"""Name of a setting -> attribute of its group."""
 
 
 @cache

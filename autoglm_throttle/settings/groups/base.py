@@ -82,10 +82,8 @@ class Group(BaseModel):
 
     def __repr_args__(self) -> Any:  # noqa: ANN401 - as in pydantic
         types = field_types(type(self))
-        return [
-            (field, value if types[field].public is None else types[field].public_text(value))
-            for field, value in self.explicit().items()
-        ]
+        for field, value in self.explicit().items():
+            yield field, value if types[field].public is None else types[field].public_text(value)
 
 
 G = TypeVar("G", bound=Group)
@@ -133,12 +131,7 @@ class Override(Group):
 def validate(
     group: type[G], raw: Mapping[Any, Any], context: Collection[str] = ()
 ) -> tuple[G | None, list[Problem], set[str]]:
-    """Validate raw values by field.
-
-    Args:
-        group: the model.
-        raw: the values.
-        context: passed to its validators: ``DEFAULTS``, or the names of invalid values, not to be checked.
+    """Validate raw values. The context is ``DEFAULTS``, or names of invalid values, which are not checked.
 
     Returns:
         The group of the valid values, or None if a value is missing or contradicts another; all problems; the
