@@ -3,7 +3,6 @@
 The limit follows Little's law: measured service rate times a latency aim, summed over the work classes.
 It rises only in periods in which a request found it reached.
 A request that finds no slot is queued, unless its wait could not end in time.
-A request that waits for others, such as a slow reader, gives its slot back for that time.
 """
 
 from __future__ import annotations
@@ -12,15 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from autoglm_throttle.limiting.limiter_view import concurrency_view
 from autoglm_throttle.limiting.memory_cap import MemoryCap
-from autoglm_throttle.limiting.queue import (
-    RESERVED_MAX_WAIT,
-    RESERVED_QUEUE,
-    PriorityQueues,
-    ReservedShare,
-    TicketQueue,
-)
+from autoglm_throttle.limiting.queue import RESERVED_MAX_WAIT, RESERVED_QUEUE, PriorityQueues, TicketQueue
 from autoglm_throttle.limiting.queue_wait import QueueWait
 from autoglm_throttle.limiting.service_estimator import ServiceEstimator
 from autoglm_throttle.limiting.ticket import CALLED, CANCELLED, EXPIRED, WAITING, Ticket, TicketState
@@ -31,7 +23,7 @@ from autoglm_throttle.limiting.work_class import (
     QUIET,
     RESUMED,
     UNCOUNTED,
-    RunningPeriod,
+    MeasurementPeriod,
     SlotHolder,
     WorkClass,
     WorkClasses,
@@ -45,13 +37,11 @@ from autoglm_throttle.types import (
     LimiterReport,
     Outcome,
     Priority,
-    Reason,
 )
 
 __all__ = ["AdaptiveConcurrencyLimiter", "Ticket", "TicketState"]
 
 _SUCCESS, _SLOW, _FAILURE = Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE
-_QUEUE = Reason.QUEUE
 _HIGH = Priority.HIGH
 _NO_TICKETS: Sequence[Ticket] = ()
 _NO_OBJECTIVES: Mapping[str, float] = MappingProxyType({})
@@ -91,18 +81,9 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *(
-            "_dry_run",
-            "_even",
-            "_first_end_s",
-            "_learned_limit",
-            "_learns_slo",
-            "_paused_max",
-            "_period_s",
-            "_queue_max",
-        ),
-        *("_quiet", "_rejected", "_wait", "_uncounted_max", "capacity", "in_flight", "limit", "memory"),
-        *("paused", "period", "queues", "service", "settings", "waiting", "work_classes"),
+        *("_even", "_first_end_s", "_learned_limit", "_learns_slo", "_paused_max", "_quiet", "_rejected"),
+        *("_uncounted_max", "_wait", "capacity", "in_flight", "limit", "memory", "paused", "period"),
+        *("queues", "service", "settings", "waiting", "work_classes"),
     )
 
     def __init__(
@@ -117,18 +98,16 @@ class AdaptiveConcurrencyLimiter:
     ) -> None:
         self.settings: ConcurrencySettings = settings
         # Attributes of a pydantic model take twice as long to read: requests read those of plain objects.
-        self._queue_max = settings.queue_max
         self._paused_max = settings.paused_max
         self._learns_slo = settings.slo_s is None
-        self._period_s = settings.period_s
-        self._dry_run = dry_run
         self._even = workers > 1
-        self.work_classes: WorkClasses = WorkClasses(settings, objectives)
+        self.work_classes: WorkClasses = WorkClasses(settings.slo_s, objectives)
         self.service: ServiceEstimator = ServiceEstimator(settings, self.work_classes, workers)
         self.memory: MemoryCap = MemoryCap(memory_target)
         fair = settings.fairness is Fairness.USER
-        self.queues: PriorityQueues = PriorityQueues(ReservedShare(settings.min_share, now), fair=fair)
-        self.period: RunningPeriod = RunningPeriod(now)
+        self.queues: PriorityQueues = PriorityQueues(settings.min_share, now, fair=fair)
+        self._wait = QueueWait(self.service, self.queues, settings.queue_max, now, dry_run=dry_run)
+        self.period: MeasurementPeriod = MeasurementPeriod(now)
         self.in_flight: int = 0  # Slots in use
         self.paused: int = 0  # Requests that have given their slot back for a while
         self.waiting: int = 0  # Tickets in all queues
@@ -139,10 +118,8 @@ class AdaptiveConcurrencyLimiter:
         self._uncounted_max = 0.0
         # When the first request ended: what began before may have waited for a model to load.
         self._first_end_s = math.inf
-        self._wait = QueueWait(self.service, self.queues, settings.queue_max, now, dry_run=dry_run)
         self._rejected = 0
-        is_set = "inflight_start" in settings.model_fields_set
-        is_unset = self._learns_slo and not is_set
+        is_unset = self._learns_slo and "inflight_start" not in settings.model_fields_set
         first = FIRST_LIMIT_UNSET if is_unset else settings.inflight_start
         # Limit once an objective has been learned, if none has reached the first one; 0: nothing to do.
         self._learned_limit: float = max(1.0, settings.inflight_start / workers) if is_unset else 0.0
@@ -166,14 +143,14 @@ class AdaptiveConcurrencyLimiter:
         """Record an arrival, and give it a slot if one is free and no request is queued ahead.
 
         Returns:
-            What the request holds: ``COUNTED``, ``QUIET`` or ``UNCOUNTED``; ``NO_SLOT``, which is false: it
-            must be queued.
+            What the request holds; ``NO_SLOT``, which is false: it must be queued.
         """
         period = self.period
         if period.latest_s <= now < period.due_s:
             period.latest_s = now
         else:
             now = self._tick(now)
+            period = self.period
         period.arrived[demand.priority] += 1
         work_class.arrived += 1
         if work_class.negligible and work_class.in_flight < self._uncounted_max and self.capacity:
@@ -201,23 +178,22 @@ class AdaptiveConcurrencyLimiter:
         """Queue a demand that `try_acquire` has just rejected; its arrival is not counted again.
 
         Returns:
-            A waiting ticket; a called ticket, if the reserved share gives it a slot at once;
-            or the rejection, if the wait could not end in time or the queue is full.
+            A waiting ticket; a called one, if the reserved share gives it a slot at once; or the rejection.
         """
         now = self._tick(now)
         wait, free = self._wait, self.capacity - self.in_flight
         if self.paused >= self._paused_max:
             self._rejected += 1
             return self._reject(demand.user, "queue:paused", self.service.latency_s, now)
-        in_turn = bool(wait.retries.turns) and wait.retries.take_turn(demand.user, now)
+        in_turn = bool(wait.turns) and wait.take_turn(demand.user, now)
         max_wait_s = self.service.max_wait_s(work_class, demand.slo_s, in_turn=in_turn)
         # With no time to wait it may only take a slot that no ticket waits for.
         excess = wait.excess(demand, max_wait_s, free) if max_wait_s else self.waiting + 1
         queue_index = demand.priority + 1
         queued = len(self.queues.all[queue_index].tickets)
-        if self._dry_run:
+        if wait.dry_run:
             queued += wait.would_wait(free)[demand.priority]
-        if excess <= 0 and queued < self._queue_max:
+        if excess <= 0 and queued < wait.queue_max:
             return self._append(Ticket(demand, now, max_wait_s, queue_index, work_class))
         ticket = self.enqueue_reserved(demand, work_class, now)
         if ticket is not None:
@@ -230,14 +206,10 @@ class AdaptiveConcurrencyLimiter:
         return self._reject(demand.user, "queue:full", 1 / rate if rate else self.service.latency_s, now)
 
     def enqueue_reserved(self, demand: Demand, work_class: WorkClass, now: float) -> Ticket | None:
-        """Queue a rejected mid or low demand on the reserved share, if credit is left.
-
-        Returns:
-            A ticket that was called at once or waits in the first queue, or None.
-        """
+        """Queue a rejected mid or low demand on the reserved share, if credit is left, or call it at once."""
         now = self._tick(now)
         rate = self.service.rate_rps
-        if rate is None or demand.priority is _HIGH or not self.queues.reserved.take(rate, now):
+        if rate is None or demand.priority is _HIGH or not self.queues.take_reserved(rate, now):
             return None
         slo_s = demand.slo_s or self.work_classes.slo_of(work_class)
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE, work_class)
@@ -252,18 +224,14 @@ class AdaptiveConcurrencyLimiter:
     ) -> None:
         """Release what a request that ended holds; the holder then holds nothing.
 
-        Args:
-            holder: its permit.
-            outcome: neutral outcomes, and failures faster than half of the unloaded latency, are not
-                measured as service time.
-            now: monotonic seconds.
-            client_error: whether the app answered with a client error; it is measured in a class of its own.
+        An answer with a ``client_error`` of the app is measured in a class of its own.
         """
         period = self.period
         if period.latest_s <= now < period.due_s:
             period.latest_s = now
         else:
             now = self._tick(now)
+            period = self.period
         work_class, slot = holder.work_class, holder.slot
         holder.slot = NO_SLOT
         work_class.in_flight -= 1
@@ -272,7 +240,8 @@ class AdaptiveConcurrencyLimiter:
             self.in_flight -= 1
             period.starts_s -= now
         elif slot == PAUSED:
-            lasted_s = self._end_pause(holder)
+            lasted_s = holder.started_s
+            self._end_pause(work_class)
         if outcome is not _SUCCESS and not self._is_measured(outcome, lasted_s, work_class, now):
             return
         if client_error:
@@ -287,9 +256,9 @@ class AdaptiveConcurrencyLimiter:
         work_class.total_s += lasted_s
 
     def pause(self, holder: SlotHolder, now: float) -> None:
-        """Give the slot of a request back while it waits for others; the time does not count as service time.
+        """Give the slot of a request back while it waits for others, such as a slow reader.
 
-        Does nothing for a request without a counted slot.
+        The time does not count as service time. A request without a counted slot is left alone.
         """
         if holder.slot <= PAUSED:
             return
@@ -309,15 +278,12 @@ class AdaptiveConcurrencyLimiter:
         now = self._tick(now)
         holder.slot = RESUMED
         holder.started_s = now - holder.started_s
-        self.paused -= 1
-        holder.work_class.paused -= 1
         self._occupy(now)
-        self._set_capacity()
+        self._end_pause(holder.work_class)
 
     def cancel(self, ticket: Ticket, now: float) -> None:
         """Cancel a ticket: remove it from its queue, or release the slot it was called to.
 
-        Does nothing for an expired or cancelled ticket.
         Once the request of a called ticket has begun, end it with `release` instead.
         """
         now = self._tick(now)
@@ -341,10 +307,7 @@ class AdaptiveConcurrencyLimiter:
     def pop_ready(self, now: float) -> Sequence[Ticket]:
         """Give free slots to the tickets that are next in the queues, and expire overdue ones.
 
-        Call it after everything that may free a slot or raise the limit.
-
-        Returns:
-            The tickets that were called or expired, in order.
+        Call it after everything that may free a slot or raise the limit. Returns these tickets in order.
         """
         if not self.waiting:
             return _NO_TICKETS
@@ -375,15 +338,11 @@ class AdaptiveConcurrencyLimiter:
         return self._reject(demand.user, "queue:timeout", wait_s, now)
 
     def occupy_over_limit(self, demand: Demand, work_class: WorkClass) -> int:
-        """Count a request in flight above the limit: in a dry run it runs in spite of its rejection.
-
-        Returns:
-            What it holds.
-        """
+        """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         would_wait = self._wait.would_wait(self.capacity - self.in_flight)
         self._occupy(self.period.latest_s)
         work_class.in_flight += 1
-        if self._dry_run and self.in_flight > self.capacity:
+        if self._wait.dry_run and self.in_flight > self.capacity:
             would_wait[demand.priority] += 1
         return COUNTED
 
@@ -405,17 +364,36 @@ class AdaptiveConcurrencyLimiter:
     def report(self) -> LimiterReport:
         """Report to the control loop: rejections since the last report, service rate, and limit."""
         rejected, self._rejected = self._rejected, 0
+        queued = self.waiting > 0 or (self._wait.dry_run and self.in_flight > self.capacity)
         return LimiterReport(
-            rejected > 0 or self.waiting + self._over_capacity() > 0,
-            self.service.rate_rps,
-            self.in_flight,
-            self._bound(self.limit),
+            rejected > 0 or queued, self.service.rate_rps, self.in_flight, self._bound(self.limit)
         )
 
     def view(self, now: float) -> ConcurrencyView:
         """Return all figures at ``now``."""
         self._tick(now)
-        return concurrency_view(self, self._bound(self.limit), self._wait.retries.backlog_s(now))
+        service, memory, limit = self.service, self.memory, self._bound(self.limit)
+        high, mid, low = service.demand_rps
+        rate = service.rate_rps
+        return ConcurrencyView(
+            limit=limit,
+            in_flight=self.in_flight,
+            paused=self.paused,
+            waiting=self.queues.waiting(),
+            service_rps=rate,
+            demand_rps=(high, mid, low),
+            latency_s=service.latency_s,
+            unloaded_s=service.unloaded_s,
+            budget_s=service.aim_s,
+            slo_s=service.slo_s,
+            slo_learned=self._learns_slo,
+            memory_cap=memory.requests,
+            memory_blind=memory.blind,
+            slo_unreachable=service.slo_unreachable,
+            pressure=(high + mid + low) / rate if rate and service.measured else self.in_flight / limit,
+            retry_backlog_s=self._wait.backlog_s(now),
+            work_classes=self.work_classes.view(),
+        )
 
     def _tick(self, now: float) -> float:
         """Record the time, and close a period that is over; returns the latest time so far."""
@@ -432,12 +410,12 @@ class AdaptiveConcurrencyLimiter:
         if not (self.service.is_over(now - period.opened_s, period.ended) or self._is_unloaded()):
             period.due_s = now + FAST_PERIOD_S
             return
-        closed = period.close(now, self.in_flight)
-        self.memory.peak = max(self.memory.peak, closed.peak + self.paused)
-        limit = self.service.learn(closed, self.limit)
-        if self._learned_limit and any(one.learned_slo_s for one in closed.ended):
-            if not closed.limited:  # a first burst must not fill a small service up to the first limit
-                limit = min(limit, max(self._learned_limit, 2.0 * closed.peak))
+        self.period = period.close(now, self.in_flight)
+        self.memory.peak = max(self.memory.peak, period.peak + self.paused)
+        limit = self.service.learn(period, self.limit)
+        if self._learned_limit and any(one.learned_slo_s for one in period.ended):
+            if not period.limited:  # a first burst must not fill a small service up to the first limit
+                limit = min(limit, max(self._learned_limit, 2.0 * period.peak))
             self._learned_limit = 0.0
         self._begin_period(limit)
 
@@ -455,7 +433,7 @@ class AdaptiveConcurrencyLimiter:
         self.limit = limit = bounded
         self._quiet = max(QUIET_MIN, QUIET_SHARE * limit)
         self._uncounted_max = max(UNCOUNTED_MIN, UNCOUNTED_SHARE * limit)
-        self.period.due_s = self.period.opened_s + self._period_s
+        self.period.due_s = self.period.opened_s + self.settings.period_s
         self._set_capacity()
 
     def _bound(self, limit: float) -> float:
@@ -468,12 +446,10 @@ class AdaptiveConcurrencyLimiter:
         else:
             self.capacity = int(min(self._bound(self.limit), max(0.0, self.memory.requests - self.paused)))
 
-    def _end_pause(self, holder: SlotHolder) -> float:
-        """End the pause of a request that has ended, and return the time that it ran."""
+    def _end_pause(self, work_class: WorkClass) -> None:
         self.paused -= 1
-        holder.work_class.paused -= 1
+        work_class.paused -= 1
         self._set_capacity()
-        return holder.started_s
 
     def _record_quiet(self, work_class: WorkClass, started_s: float, lasted_s: float) -> None:
         """Record the time of an answer that began beside few others."""
@@ -524,10 +500,6 @@ class AdaptiveConcurrencyLimiter:
             period.busy_s = now
         if self.in_flight > period.peak:
             period.peak = self.in_flight
-
-    def _over_capacity(self) -> int:
-        """Count the requests in flight that would be queued without the dry run."""
-        return max(0, self.in_flight - self.capacity) if self._dry_run else 0
 
     def _reject(self, user: str, detail: str, wait_s: float, now: float) -> Decision:
         capacity = self.capacity

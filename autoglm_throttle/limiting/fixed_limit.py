@@ -7,7 +7,6 @@ both share one request path.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.service_estimator import FIRST_LATENCY_S
@@ -20,6 +19,7 @@ from autoglm_throttle.limiting.work_class import (
     RESUMED,
     SlotHolder,
     WorkClass,
+    WorkClasses,
 )
 from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
 
@@ -47,8 +47,7 @@ class FixedConcurrencyLimit:
         self.limit: float = limit
         self.capacity: float = limit  # As `limit`, which no memory cap bounds
         self.slo_s: float = slo_s
-        # The one class of all requests, under any name.
-        self.work_classes: defaultdict[str, WorkClass] = _SingleClass()
+        self.work_classes: WorkClasses = WorkClasses(slo_s, {}, most=0)  # One class of all requests
         self.paused: int = 0  # Requests that have given their slot back for a while
         self.in_flight: int = 0  # Slots in use
         self.waiting: int = 0  # Always 0: there is no queue
@@ -171,14 +170,3 @@ class FixedConcurrencyLimit:
             retry_backlog_s=0.0,
             work_classes=(),
         )
-
-
-class _SingleClass(defaultdict[str, WorkClass]):
-    """One work class under every name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._class = WorkClass("")
-
-    def __missing__(self, name: str) -> WorkClass:
-        return self._class

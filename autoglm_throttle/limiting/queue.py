@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import OrderedDict
 from typing import Final
 
@@ -12,6 +11,11 @@ from autoglm_throttle.types import Priority
 
 # Index of the queue that is served first; the queue of a priority is the one after its number.
 RESERVED_QUEUE = 0
+RESERVED_MAX_WAIT = 0.5  # Share of its objective that a request on the reserved share may wait
+BURST = 2.0  # Least burst of an unused reserved share, in requests
+
+# Seconds of the share saved as credit: with less, a class with a tenth of the high demand gets nothing.
+BURST_S = 3.0
 
 COUNTERS_MAX: Final = 10_000  # Users whose served requests are remembered in one queue
 STALE_TURNS_MAX: Final = 64  # Outdated turns beyond the valid ones before they are dropped
@@ -24,10 +28,7 @@ class TicketQueue:
 
     The next ticket is the oldest of the user who has been served least, by the cost of the demands. A user
     who joins counts as served as much as the least served one in the queue: nobody saves up turns
-    (virtual token counter; start-time fair queueing).
-
-    Args:
-        fair: whether users are told apart; otherwise the tickets are served in order of arrival.
+    (virtual token counter; start-time fair queueing). Unless it is ``fair``, only the arrival counts.
     """
 
     __slots__ = ("_by_user", "_fair", "_queued_at_least", "_served", "_turns", "_virtual", "tickets")
@@ -129,21 +130,36 @@ class TicketQueue:
 class PriorityQueues:
     """One queue for the reserved share, then one for each priority, in the order of service.
 
+    The first queue is entered for credit, which grows like a token bucket with a share of the measured rate.
+    In any t seconds at most ``max(BURST, BURST_S * share * rate) + share * rate * t`` requests spend it,
+    so a burst of low requests cannot occupy that queue.
+
     Args:
-        reserved: the credit that the tickets of the first queue have spent.
+        share: of the service rate that mid and low requests may spend, 0..1.
+        now: monotonic seconds.
         fair: whether the users of one priority are served in turn.
     """
 
-    __slots__ = ("all", "reserved", "would_wait")
+    __slots__ = ("_credit", "_credit_s", "_share", "all")
 
-    def __init__(self, reserved: ReservedShare, *, fair: bool) -> None:
-        self.reserved: ReservedShare = reserved
+    def __init__(self, share: float, now: float, *, fair: bool) -> None:
         self.all: tuple[TicketQueue, ...] = (
             TicketQueue(fair=False),
             *(TicketQueue(fair=fair) for _ in Priority),
         )
-        # Requests in flight, by priority, that would be tickets without the dry run.
-        self.would_wait: list[int] = [0, 0, 0]
+        self._share = share
+        self._credit = 0.0
+        self._credit_s = now
+
+    def take_reserved(self, rate_rps: float, now: float) -> bool:
+        """Spend the credit of one request, if there is enough."""
+        share_rps = self._share * rate_rps
+        credit = self._credit + (now - self._credit_s) * share_rps
+        credit = min(credit, max(BURST, BURST_S * share_rps))
+        self._credit_s = now
+        taken = credit >= 1.0
+        self._credit = credit - 1.0 if taken else credit
+        return taken
 
     def is_ahead(self, priority: Priority) -> bool:
         """Whether any ticket of this class or a higher one is queued."""
@@ -170,98 +186,3 @@ class PriorityQueues:
             len(mid.tickets) + shared.count(Priority.MID),
             len(low.tickets) + shared.count(Priority.LOW),
         )
-
-    def call_would_wait(self, over: int) -> None:
-        """Give free slots of a dry run to the most important requests above the capacity.
-
-        Args:
-            over: requests in flight above the capacity now.
-        """
-        free = sum(self.would_wait) - over
-        for priority in Priority:
-            called = max(0, min(self.would_wait[priority], free))
-            self.would_wait[priority] -= called
-            free -= called
-
-
-RESERVED_MAX_WAIT = 0.5  # Share of its objective that a request on the reserved share may wait
-BURST = 2.0  # Least burst of an unused share, in requests
-
-# Seconds of the share saved as credit: with less, a class with a tenth of the high demand gets nothing.
-BURST_S = 3.0
-
-
-class ReservedShare:
-    """Credit that grows with time, like a token bucket with a share of the measured rate.
-
-    In any t seconds at most ``max(BURST, BURST_S * share * rate) + share * rate * t`` requests spend it,
-    so a burst of low requests cannot occupy the first queue.
-
-    Args:
-        share: of the service rate, 0..1; 0: never.
-        now: monotonic seconds.
-    """
-
-    __slots__ = ("_credit", "_share", "_stamp_s")
-
-    def __init__(self, share: float, now: float) -> None:
-        self._share = share
-        self._credit = 0.0
-        self._stamp_s = now
-
-    def take(self, rate_rps: float, now: float) -> bool:
-        """Spend the credit of one request, if there is enough."""
-        share_rps = self._share * rate_rps
-        credit = self._credit + (now - self._stamp_s) * share_rps
-        credit = min(credit, max(BURST, BURST_S * share_rps))
-        self._stamp_s = now
-        taken = credit >= 1.0
-        self._credit = credit - 1.0 if taken else credit
-        return taken
-
-
-RETRY_MAX_S = 54.0  # Longest time told: clients follow a Retry-After up to a minute, and jitter adds a tenth
-
-# Share of the service rate kept for returning requests; the others come for the first time. [simulated: the
-# whole rate lets 83 % of the calls of a crowd fail, half of it none]
-RETRY_SHARE = 0.5
-
-
-TURNS_MAX = 10_000  # Users whose turns are remembered
-
-
-class RetrySchedule:
-    """Turns of the rejected requests, one after another at half of the service rate.
-
-    Args:
-        now: monotonic seconds.
-    """
-
-    __slots__ = ("_last_s", "turns")
-
-    def __init__(self, now: float) -> None:
-        self._last_s = now
-        self.turns: dict[str, float] = {}  # The newest turn of each rejected user, the oldest first
-
-    def next_turn_s(self, user: str, rate_rps: float, now: float) -> float:
-        """Assign the next turn to a user, and return the seconds until it; at most `RETRY_MAX_S`."""
-        turn_s = max(self._last_s, now) + 1.0 / (RETRY_SHARE * rate_rps)
-        self._last_s = turn_s = min(turn_s, now + RETRY_MAX_S)
-        turns = self.turns
-        if user:  # without one nobody can be told from the others
-            turns.pop(user, None)
-            turns[user] = turn_s
-        if len(turns) > TURNS_MAX:
-            del turns[next(iter(turns))]
-        return turn_s - now
-
-    def take_turn(self, user: str, now: float) -> bool:
-        """Return whether a user has returned in its turn, which is then used up; not before it."""
-        is_turn = now >= self.turns.get(user, math.inf)
-        if is_turn:
-            del self.turns[user]
-        return is_turn
-
-    def backlog_s(self, now: float) -> float:
-        """Return the seconds until the last turn that was assigned; 0 if all are over."""
-        return max(0.0, self._last_s - now)

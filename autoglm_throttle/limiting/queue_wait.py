@@ -2,56 +2,59 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 from autoglm_throttle.limiting.decisions import seconds_until
-from autoglm_throttle.limiting.queue import PriorityQueues, RetrySchedule
+from autoglm_throttle.limiting.queue import PriorityQueues
 from autoglm_throttle.limiting.service_estimator import ServiceEstimator
-from autoglm_throttle.types import Decision, Demand, Reason
+from autoglm_throttle.types import Decision, Demand, Priority, Reason
+
+RETRY_MAX_S = 54.0  # Longest time told: clients follow a Retry-After up to a minute, and jitter adds a tenth
+
+# Share of the service rate kept for returning requests; the others come for the first time. [simulated: the
+# whole rate lets 83 % of the calls of a crowd fail, half of it none]
+RETRY_SHARE = 0.5
+
+TURNS_MAX: Final = 10_000  # Users whose turns are remembered
 
 _QUEUE = Reason.QUEUE
 
 
 class QueueWait:
-    """Estimates waits from the queues and the measured service rate.
+    """Estimates waits from the queues and the measured rate, and assigns turns to the rejected requests.
 
+    The turns follow one another at half of the service rate.
     ``free`` is the number of slots that no request holds; below 0 in a dry run, in which requests run above
     the limit and count as queued ones.
-
-    Args:
-        service: the measured rates.
-        queues: the tickets.
-        queue_max: most tickets of one priority.
-        dry_run: whether requests run above the limit.
-        now: monotonic seconds.
     """
 
-    __slots__ = ("_dry_run", "_queue_max", "_queues", "_service", "retries")
+    __slots__ = ("_last_turn_s", "_queues", "_service", "_would_wait", "dry_run", "queue_max", "turns")
 
     def __init__(
         self, service: ServiceEstimator, queues: PriorityQueues, queue_max: int, now: float, *, dry_run: bool
     ) -> None:
         self._service = service
         self._queues = queues
-        self._queue_max = queue_max
-        self._dry_run = dry_run
-        self.retries: RetrySchedule = RetrySchedule(now)
+        self.queue_max: int = queue_max  # Most tickets of one priority
+        self.dry_run: bool = dry_run
+        # Requests in flight, by priority, that would be tickets without the dry run.
+        self._would_wait = [0, 0, 0]
+        self._last_turn_s = now
+        self.turns: dict[str, float] = {}  # The newest turn of each rejected user, the oldest first
 
     def excess(self, demand: Demand, max_wait_s: float, free: int) -> int:
         """Count the tickets that must leave before a new request may wait; 0 or less: it may wait now."""
-        ahead = self.ahead(demand, free)
+        ahead = self._ahead(demand, free)
         if free > 0:  # the limit has just grown: the tickets ahead are about to be called
             ahead -= free
         # Until the rate is known, all may wait: whether they wait too long is not known either.
-        return ahead - self._service.limit(demand.priority, max_wait_s, self._queue_max)
+        return ahead - self._service.limit(demand.priority, max_wait_s, self.queue_max)
 
     def wait_s(self, demand: Demand, excess: int, free: int, opened_s: float, now: float) -> float:
         """Estimate the seconds until a new request may wait, at the measured rate without other arrivals.
 
-        Args:
-            demand: of the request.
-            excess: as of `excess`.
-            free: unused slots.
-            opened_s: when the present measurement began: the next one may know more.
-            now: monotonic seconds.
+        ``excess`` is that of `excess`. The measurement that began at ``opened_s`` may know more at its end.
         """
         rate = self._service.rate_rps
         ends_s = opened_s + self._service.longest_s
@@ -59,21 +62,24 @@ class QueueWait:
             return seconds_until(ends_s, now)
         if self._service.remaining_rps(demand.priority, rate):
             return max(0, excess) / rate
-        return max(seconds_until(ends_s, now), self.ahead(demand, free) / rate)
+        return max(seconds_until(ends_s, now), self._ahead(demand, free) / rate)
 
-    def ahead(self, demand: Demand, free: int) -> int:
+    def _ahead(self, demand: Demand, free: int) -> int:
         """Count the tickets ahead of a new request; in a dry run, the requests that would be such tickets."""
         ahead = self._queues.count_ahead(demand.priority, demand.user)
-        return ahead + sum(self.would_wait(free)[: demand.priority + 1]) if self._dry_run else ahead
+        return ahead + sum(self.would_wait(free)[: demand.priority + 1]) if self.dry_run else ahead
 
     def would_wait(self, free: int) -> list[int]:
         """Count, by priority, the requests in flight that would be queued without the dry run.
 
         Slots that became free since the last call go to the most important of them, as in `pop_ready`.
         """
-        if self._dry_run:
-            self._queues.call_would_wait(max(0, -free))
-        return self._queues.would_wait
+        unused = sum(self._would_wait) - max(0, -free)
+        for priority in Priority:
+            called = max(0, min(self._would_wait[priority], unused))
+            self._would_wait[priority] -= called
+            unused -= called
+        return self._would_wait
 
     def rejection(
         self, user: str, detail: str, wait_s: float, capacity: int, free: int, now: float
@@ -82,5 +88,28 @@ class QueueWait:
         rate = self._service.rate_rps
         retry_s = wait_s
         if rate:
-            retry_s = max(wait_s, 2.0 * self._service.latency_s, self.retries.next_turn_s(user, rate, now))
+            retry_s = max(wait_s, 2.0 * self._service.latency_s, self.next_turn_s(user, rate, now))
         return Decision(False, _QUEUE, detail, "queue", capacity, max(0, free), retry_s, retry_s)
+
+    def next_turn_s(self, user: str, rate_rps: float, now: float) -> float:
+        """Assign the next turn to a user, and return the seconds until it; at most `RETRY_MAX_S`."""
+        turn_s = max(self._last_turn_s, now) + 1.0 / (RETRY_SHARE * rate_rps)
+        self._last_turn_s = turn_s = min(turn_s, now + RETRY_MAX_S)
+        turns = self.turns
+        if user:  # without one nobody can be told from the others
+            turns.pop(user, None)
+            turns[user] = turn_s
+        if len(turns) > TURNS_MAX:
+            del turns[next(iter(turns))]
+        return turn_s - now
+
+    def take_turn(self, user: str, now: float) -> bool:
+        """Return whether a user has returned in its turn, which is then used up; not before it."""
+        is_turn = now >= self.turns.get(user, math.inf)
+        if is_turn:
+            del self.turns[user]
+        return is_turn
+
+    def backlog_s(self, now: float) -> float:
+        """Return the seconds until the last turn that was assigned; 0 if all are over."""
+        return max(0.0, self._last_turn_s - now)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from statistics import median
 from typing import Final, Protocol
 
-from autoglm_throttle.settings.groups.control import ConcurrencySettings
+from autoglm_throttle.types import WorkClassView
 
 # What a request holds: no slot; none, as its class is negligible; one given back for a pause; one; one that
 # it got with few others in flight; one taken again after a pause. Those above ``PAUSED`` count as in use.
 NO_SLOT, UNCOUNTED, PAUSED, COUNTED, QUIET, RESUMED = range(6)
 
 CLASSES_MAX: Final = 64  # Classes at most; the requests of all others share one. [simulated in the design]
+VIEWED_CLASSES: Final = 16  # Work classes in a view
 UNLOADED_SAMPLES: Final = 15  # Answers whose median is the unloaded latency. [simulated in the design]
+
+LEAST_OF: Final = 2  # Completions of a period whose mean may be the least one
 
 # Answers from which an objective that is not set is learned, at most and at least. [simulated]
 EASY_SAMPLES, EASY_SAMPLES_MIN = 200, 5
@@ -58,27 +60,18 @@ class SlotHolder(Protocol):
     started_s: float
 
 
-LEAST_OF = 2  # Completions of a period whose mean may be the least one
-
-
 class WorkClass:
-    """Measurements of one class: of the present period, and what is known from earlier ones.
-
-    Args:
-        name: its key; empty for requests without one.
-        slo_s: the objective that was declared for it; None: that of the service.
-    """
+    """Measurements of one class: of the present period, and what is known from earlier ones."""
 
     __slots__ = (
         *("arrived", "demand_rps", "done", "ever_done", "idle_periods", "in_flight", "mean_s"),
-        *("name", "negligible", "paused", "rate_rps", "slo_s", "total_s", "unloaded", "unloaded_s"),
-        "least_s",
-        *("_easy", "_easy_changed", "learned_slo_s"),
+        *("learned_slo_s", "least_s", "name", "negligible", "paused", "rate_rps", "slo_s", "total_s"),
+        *("unloaded", "unloaded_s", "_easy", "_easy_changed"),
     )
 
     def __init__(self, name: str, slo_s: float | None = None) -> None:
-        self.name: str = name
-        self.slo_s: float | None = slo_s
+        self.name: str = name  # Empty for requests without one
+        self.slo_s: float | None = slo_s  # The declared objective; None: that of the service
         self.in_flight: int = 0  # Requests in flight, with or without a slot, paused ones included
         self.paused: int = 0  # Of these, paused ones
         self.arrived: int = 0  # Arrivals of the present period
@@ -106,17 +99,14 @@ class WorkClass:
         return f"WorkClass({self.name!r}, {self.in_flight} in flight)"
 
     def add_easy(self, lasted_s: float) -> None:
-        """Add the time of an answer that began with few others in flight: an objective is learned from it."""
+        """Add the time of an answer that began beside few others: an objective is learned from it."""
         self._easy.append(lasted_s)
         self._easy_changed = True
 
     def close(self, lasted_s: float, gain: float, *, alone: bool) -> None:
         """Update the smoothed figures with the period that has ended; the counts stay for the estimator.
 
-        Args:
-            lasted_s: length of the period.
-            gain: its weight in rates.
-            alone: whether this process alone loads the service.
+        ``gain`` is the weight of the period in rates; ``alone``: no other process loads the service.
         """
         self.demand_rps += gain * (self.arrived / lasted_s - self.demand_rps)
         self.rate_rps += gain * (self.done / lasted_s - self.rate_rps)
@@ -144,12 +134,9 @@ class WorkClass:
         self.total_s = 0.0
 
     def budget_s(self, share: float, slo_s: float, *, alone: bool = False) -> float:
-        """Return the seconds that a request of the class may spend in the service.
+        """Return the seconds that a request may spend in the service: ``share`` of the objective, or more.
 
-        Args:
-            share: of the objective.
-            slo_s: the objective in seconds.
-            alone: whether there is no other class and no other worker.
+        ``alone``: there is no other class and no other worker.
         """
         unloaded_s = self.unloaded_s
         if unloaded_s is None:
@@ -167,22 +154,24 @@ class WorkClasses(dict[str, WorkClass]):
     """The known classes by name; looking up a new name adds a class, or returns the shared one.
 
     Args:
-        settings: whose objective holds for classes without one of their own.
+        slo_s: objective of the classes without one of their own; None: it is learned.
         objectives: declared objectives in seconds, by name of the class.
+        most: named classes at most.
     """
 
-    __slots__ = ("_objectives", "_slo_s", "client_errors", "shared")
+    __slots__ = ("_most", "_objectives", "_slo_s", "client_errors", "shared")
 
-    def __init__(self, settings: ConcurrencySettings, objectives: Mapping[str, float]) -> None:
+    def __init__(self, slo_s: float | None, objectives: Mapping[str, float], most: int = CLASSES_MAX) -> None:
         super().__init__()
-        self._slo_s = settings.slo_s
+        self._slo_s = slo_s
         self._objectives = objectives
+        self._most = most
         self.shared: WorkClass = WorkClass("other")  # That of all requests beyond the number of classes
         # That of answers with a client error: they say nothing about the work of the others.
         self.client_errors: WorkClass = WorkClass("client_error")
 
     def __missing__(self, name: str) -> WorkClass:
-        if len(self) >= CLASSES_MAX:
+        if len(self) >= self._most:
             return self.shared
         found = self[name] = WorkClass(name, self._objectives.get(name))
         return found
@@ -202,6 +191,15 @@ class WorkClasses(dict[str, WorkClass]):
         """Whether the objective of a class was set or has been learned."""
         return bool(work_class.slo_s or self._slo_s or work_class.learned_slo_s)
 
+    def view(self) -> tuple[WorkClassView, ...]:
+        """Return the figures of the classes with most requests."""
+        used = [one for one in self.all() if one.ever_done or one.in_flight]
+        used.sort(key=lambda one: -one.rate_rps)
+        return tuple(
+            WorkClassView(one.name, one.rate_rps, one.mean_s, one.unloaded_s, one.negligible, one.in_flight)
+            for one in used[:VIEWED_CLASSES]
+        )
+
     def forget_unused(self) -> None:
         """Forget the classes that never had an answer, so that made-up paths fill no table, and old ones."""
         unused = [
@@ -213,61 +211,40 @@ class WorkClasses(dict[str, WorkClass]):
             del self[name]
 
 
-@dataclass(slots=True)
 class MeasurementPeriod:
-    """Measurements between two changes of the limit. The counts of its work classes stand in these."""
+    """Counts and sums between two changes of the limit, read and changed by the limiter.
 
-    lasted_s: float
-    arrived: tuple[int, int, int]  # High, mid, low
-    done: int  # Requests that ended with a measured outcome
-    mean_in_flight: float
-    peak: int  # Most slots in use
-    limited: bool  # Whether a request found the limit reached
-    ended: list[WorkClass]  # The classes with measured ends
-
-
-class RunningPeriod:
-    """The present period: counts and sums, read and changed by the limiter.
-
-    Args:
-        now: monotonic seconds at which it begins.
+    The counts of the work classes stand in these.
     """
 
     __slots__ = (
-        *("arrived", "busy_s", "done", "due_s", "ended", "latest_s"),
-        *("limited", "opened_s", "peak", "starts_s", "was_limited"),
+        *("arrived", "busy_s", "done", "due_s", "ended", "lasted_s", "latest_s"),
+        *("limited", "mean_in_flight", "opened_s", "peak", "starts_s", "was_limited"),
     )
 
     def __init__(self, now: float) -> None:
         self.opened_s: float = now
         self.latest_s: float = now  # Newest instant that the limiter was given
-        self.due_s: float = 0.0  # Earliest end of the period
+        self.due_s: float = 0.0  # Earliest end
         self.arrived: list[int] = [0, 0, 0]  # Arrivals of high, mid, low
-        self.done: int = 0
-        self.ended: list[WorkClass] = []
+        self.done: int = 0  # Requests that ended with a measured outcome
+        self.ended: list[WorkClass] = []  # The classes with measured ends
         # Sum of the start instants of the requests in flight: their area is ``in_flight * now`` minus it.
         self.starts_s: float = 0.0
         self.busy_s: float = now  # When a request last started beside more than a few others
-        self.peak: int = 0
-        self.limited: bool = False
-        self.was_limited: bool = False  # Whether a request found the limit reached in the period before
+        self.peak: int = 0  # Most slots in use
+        self.limited: bool = False  # Whether a request found the limit reached
+        self.was_limited: bool = False  # The same of the period before
+        self.lasted_s: float = 0.0  # Set at the end, as ``mean_in_flight``
+        self.mean_in_flight: float = 0.0
 
     def close(self, now: float, in_flight: int) -> MeasurementPeriod:
-        """Return the measurements until ``now``, and begin the next one; ``in_flight`` slots are in use."""
-        lasted_s = now - self.opened_s
-        high, mid, low = self.arrived
-        closed = MeasurementPeriod(
-            lasted_s=lasted_s,
-            arrived=(high, mid, low),
-            done=self.done,
-            mean_in_flight=(in_flight * now - self.starts_s) / lasted_s,
-            peak=self.peak,
-            limited=self.limited,
-            ended=self.ended,
-        )
-        self.opened_s = now
-        self.arrived = [0, 0, 0]
-        self.done, self.ended, self.starts_s = 0, [], in_flight * now
-        self.peak = in_flight
-        self.limited, self.was_limited = False, self.limited
-        return closed
+        """End at ``now`` with ``in_flight`` slots in use, and return the next period."""
+        self.lasted_s = now - self.opened_s
+        self.mean_in_flight = (in_flight * now - self.starts_s) / self.lasted_s
+        following = MeasurementPeriod(now)
+        following.starts_s = in_flight * now
+        following.busy_s = self.busy_s
+        following.peak = in_flight
+        following.was_limited = self.limited
+        return following

@@ -17,7 +17,7 @@ from autoglm_throttle.limiting.concurrency_limiter import (
     UNCOUNTED_SHARE,
 )
 from autoglm_throttle.limiting.memory_cap import CRASH_MIN, CRASH_SHARE
-from autoglm_throttle.limiting.queue import RETRY_MAX_S, RETRY_SHARE
+from autoglm_throttle.limiting.queue_wait import RETRY_MAX_S, RETRY_SHARE
 from autoglm_throttle.settings import Settings, settings_table
 from autoglm_throttle.types import ConcurrencyView, SlotUse
 from tests.docs.pages import ROOT

@@ -26,7 +26,7 @@ class Service:
 
     def __init__(self, workers: int = 1, objectives: dict[str, float] | None = None, **settings: Any) -> None:
         group = ConcurrencySettings(**{"latency_budget": 0.25, "slo_s": 2.0} | settings)
-        self.classes = WorkClasses(group, objectives or {})
+        self.classes = WorkClasses(group.slo_s, objectives or {})
         self.tested = ServiceEstimator(group, self.classes, workers)
 
     def know(self, rate: float | None = None, **unloaded_s: float) -> Service:
@@ -55,7 +55,8 @@ class Service:
             one.done, one.total_s = number, number * each_s
             if number:
                 ended.append(one)
-        period = MeasurementPeriod(
-            lasted_s, arrived, sum(one.done for one in ended), mean_in_flight, peak, limited, ended
-        )
+        period = MeasurementPeriod(0.0)
+        period.lasted_s, period.mean_in_flight, period.peak = lasted_s, mean_in_flight, peak
+        period.arrived, period.limited = [*arrived], limited
+        period.ended, period.done = ended, sum(one.done for one in ended)
         return self.tested.learn(period, limit)

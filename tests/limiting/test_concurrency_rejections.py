@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
-from autoglm_throttle.limiting.queue import RETRY_MAX_S, TURNS_MAX, RetrySchedule
+from autoglm_throttle.limiting.queue_wait import RETRY_MAX_S, TURNS_MAX
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 from tests.limiting.measured_limiters import (
     HIGH,
@@ -114,7 +114,7 @@ def test_rejected_when_too_many_are_ahead_and_queued_when_those_have_been_served
 def test_turns_of_the_retry_schedule_are_monotone_and_bounded(
     rate: float, steps: list[tuple[float, bool]]
 ) -> None:
-    tested, now, last = RetrySchedule(0.0), 0.0, 0.0
+    tested, now, last = limiter()._wait, 0.0, 0.0
     for step, back in steps:
         now += step
         turn = now + tested.next_turn_s("", rate, now)
@@ -173,7 +173,7 @@ def test_a_promise_is_never_a_rounding_error_early(opened_s: float, arrived_s: f
 
 
 def test_a_turn_is_taken_once_and_not_before_its_time() -> None:
-    tested = RetrySchedule(0.0)
+    tested = limiter()._wait
     turn = tested.next_turn_s("a", 0.5, 0.0)
     assert turn == 4.0
     assert not tested.take_turn("a", turn - 0.01)
@@ -188,7 +188,7 @@ def test_a_turn_is_taken_once_and_not_before_its_time() -> None:
 
 
 def test_turns_of_so_many_users_are_remembered() -> None:
-    tested = RetrySchedule(0.0)
+    tested = limiter()._wait
     for number in range(TURNS_MAX + 1):
         tested.next_turn_s(str(number), 1000.0, 0.0)
     assert len(tested.turns) == TURNS_MAX

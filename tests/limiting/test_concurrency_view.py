@@ -65,11 +65,11 @@ def test_dry_run_counts_the_queue_of_each_priority() -> None:
     for tested in (live, dry):
         assert rejected(tested, HIGH).detail == "queue:full"
         assert isinstance(come(tested, MID), Ticket)
-    assert dry.queues.would_wait == [3, 0, 0]
+    assert dry._wait._would_wait == [3, 0, 0]
     over(dry, LOW)
     release(dry, 0.0, Outcome.SUCCESS, 0.1)
     assert isinstance(come(dry, MID, 0.1), Ticket)
-    assert dry.queues.would_wait == [2, 0, 1]
+    assert dry._wait._would_wait == [2, 0, 1]
 
 
 def test_report_counts_waiters_and_rejections_of_the_limiter() -> None:

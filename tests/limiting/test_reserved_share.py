@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.queue import BURST, BURST_S, ReservedShare
+from autoglm_throttle.limiting.queue import BURST, BURST_S, PriorityQueues
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Outcome
 from tests.limiting.measured_limiters import (
@@ -27,23 +27,23 @@ from tests.limiting.service_plant import Plant
 
 
 def test_it_grows_with_time_at_its_part_of_the_rate() -> None:
-    tested = ReservedShare(0.03, 0.0)
-    assert not tested.take(100.0, 0.0)
-    assert not tested.take(100.0, 0.33)
-    assert tested.take(100.0, 0.34)
-    assert not tested.take(100.0, 0.66)
-    assert tested.take(100.0, 0.68)
+    tested = PriorityQueues(0.03, 0.0, fair=False)
+    assert not tested.take_reserved(100.0, 0.0)
+    assert not tested.take_reserved(100.0, 0.33)
+    assert tested.take_reserved(100.0, 0.34)
+    assert not tested.take_reserved(100.0, 0.66)
+    assert tested.take_reserved(100.0, 0.68)
 
 
 @pytest.mark.parametrize(("rate", "saved"), [(1000.0, 90), (100.0, 9), (20.0, 2), (1.0, 2)])
 def test_so_much_is_saved_up(rate: float, saved: int) -> None:
-    tested = ReservedShare(0.03, 0.0)
-    assert sum(tested.take(rate, 1000.0) for _ in range(200)) == saved
+    tested = PriorityQueues(0.03, 0.0, fair=False)
+    assert sum(tested.take_reserved(rate, 1000.0) for _ in range(200)) == saved
 
 
 def test_no_share_is_strict_priority() -> None:
-    tested = ReservedShare(0.0, 0.0)
-    assert not any(tested.take(1e6, float(second)) for second in range(1000))
+    tested = PriorityQueues(0.0, 0.0, fair=False)
+    assert not any(tested.take_reserved(1e6, float(second)) for second in range(1000))
 
 
 @given(
@@ -52,11 +52,11 @@ def test_no_share_is_strict_priority() -> None:
     gaps=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=300),
 )
 def test_no_flood_takes_more_than_its_share(share: float, rates: list[float], gaps: list[float]) -> None:
-    tested, now, taken = ReservedShare(share, 0.0), 0.0, 0
+    tested, now, taken = PriorityQueues(share, 0.0, fair=False), 0.0, 0
     highest = max(rates) * share
     for step, gap in enumerate(gaps):
         now += gap
-        taken += tested.take(rates[step % len(rates)], now)
+        taken += tested.take_reserved(rates[step % len(rates)], now)
         assert taken <= max(BURST, BURST_S * highest) + highest * now + 1e-6
 
 

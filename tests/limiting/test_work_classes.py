@@ -173,8 +173,7 @@ def test_figures_of_a_class_are_smoothed() -> None:
 
 
 def test_an_objective_is_learned_from_five_easy_answers() -> None:
-    group = ConcurrencySettings()
-    classes = WorkClasses(group, {"declared": 7.0})
+    classes = WorkClasses(None, {"declared": 7.0})
     tested = classes["any"]
     figures = []
     for number, lasted_s in ((4, 3.0), (1, 1.0), (200, 0.01)):

@@ -11,7 +11,6 @@ from autoglm_throttle import Demand, Permit, Priority, RoutePolicy
 from autoglm_throttle.limiting.work_class import WorkClasses
 from autoglm_throttle.observe.limit_metrics import CLIENT_ERROR, LIMIT_METRICS, OTHER, UNDECLARED
 from autoglm_throttle.observe.metric import PREFIX
-from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.types import WorkClassView
 from tests.observe.scraping import LIMITER, Loaded, loaded, scraped, states, value
@@ -75,7 +74,7 @@ def test_mean_of_a_label_needs_one_known_class(
 
 
 def test_classes_of_the_limiter_itself_have_their_labels() -> None:
-    made = WorkClasses(ConcurrencySettings(), {})
+    made = WorkClasses(None, {})
     assert (made.client_errors.name, made.shared.name) == (CLIENT_ERROR, OTHER)
     names = (CLIENT_ERROR, OTHER, "")
     throttle = with_classes(*(dataclasses.replace(CHAT, name=name) for name in names))
