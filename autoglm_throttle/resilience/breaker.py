@@ -12,7 +12,7 @@ import math
 from typing import Final
 
 from autoglm_throttle.resilience.classify import FAILURE_TEXT_MAX_CHARS
-from autoglm_throttle.resilience.half_open import HalfOpenProbes, RampUp
+from autoglm_throttle.resilience.half_open import CallSlots, RampUp
 from autoglm_throttle.resilience.outcomes import FailureStats
 from autoglm_throttle.resilience.transitions import (
     OPERATOR_STATES,
@@ -24,7 +24,6 @@ from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
-    BreakerTransition,
     BreakerView,
     GuardPermit,
     GuardRejection,
@@ -52,7 +51,8 @@ class FastPath:
     """Flags and counters of one guard for calls without a lock; decorated functions hold it."""
 
     __slots__ = (
-        *("calls", "is_direct", "is_synced", "is_untimed", "permit", "shared_permit", "success_is_noop"),
+        *("calls", "is_direct", "is_synced", "is_untimed", "permit", "rejected", "shared_permit"),
+        "success_is_noop",
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
@@ -61,30 +61,17 @@ class FastPath:
         # `shared_permit` if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None.
         self.permit: GuardPermit | None = None
         self.success_is_noop: bool = False  # whether recording a success for `permit` would change nothing
-        self.calls: int = 0  # Admitted calls. A caller that uses `permit` directly increments it.
         # Whether a block needs no clock.
         self.is_untimed: bool = settings.slow_call_s is None and settings.timeout_s is None
         self.is_synced: bool = False  # whether the fleet's first state is known, or not needed
         # Whether only the breaker decides, by `permit`: `is_synced`, no load shedding, no fallback.
         self.is_direct: bool = False
+        self.clear_counts()
 
-
-class _CallCounts:
-    """Counters of one breaker, and its ordinary calls that hold a slot, by serial number."""
-
-    __slots__ = ("classifier_errors", "in_flight", "rejected", "serial", "stale_results", "would_reject")
-
-    def __init__(self) -> None:
+    def clear_counts(self) -> None:
+        """Set both counters to zero. Concurrent increments without the lock may be lost."""
+        self.calls: int = 0  # Admitted calls. A caller that uses `permit` directly increments it.
         self.rejected: dict[BreakerCause, int] = dict.fromkeys(BreakerCause, 0)
-        self.would_reject: int = 0
-        self.stale_results: int = 0
-        self.classifier_errors: int = 0
-        self.serial: int = 0
-        self.in_flight: set[int] = set()
-
-    def next_serial(self) -> int:
-        self.serial += 1
-        return self.serial
 
 
 class Breaker:
@@ -94,20 +81,23 @@ class Breaker:
     """
 
     __slots__ = (
-        *("_max_in_flight", "_ramp", "_stats", "counts", "fast", "known_version", "machine", "probes"),
-        "settings",
+        *("_max_in_flight", "_ramp", "_serial", "_stats", "classifier_errors", "fast", "known_version"),
+        *("machine", "settings", "slots", "stale_results", "would_reject"),
     )
 
     def __init__(self, name: str, settings: BreakerSettings, predecessor: Breaker | None = None) -> None:
         self.settings: BreakerSettings = settings
         self.fast: FastPath = FastPath(settings) if predecessor is None else predecessor.fast
-        self.fast.calls = 0
+        self.fast.clear_counts()
         self.machine: BreakerStateMachine = BreakerStateMachine(
             name, settings, None if predecessor is None else predecessor.machine
         )
-        self.counts: _CallCounts = _CallCounts()
+        self.would_reject: int = 0
+        self.stale_results: int = 0
+        self.classifier_errors: int = 0  # counted by the owner
         self.known_version: int = -1  # version of the newest state of the fleet that was applied
-        self.probes: HalfOpenProbes = HalfOpenProbes(settings)
+        self.slots: CallSlots = CallSlots(settings)
+        self._serial = 0  # of the newest call with a slot
         self._max_in_flight: float = settings.max_in_flight or _UNBOUNDED
         self._stats = FailureStats(settings)
         self._ramp = RampUp(settings.ramp, settings.ramp_step_s)
@@ -118,18 +108,10 @@ class Breaker:
         """Generation number: rises by one with each change of state."""
         return self.machine.generation
 
-    @property
-    def name(self) -> str:
-        """Name of the guard."""
-        return self.machine.name
-
-    def __repr__(self) -> str:
-        return f"<Breaker {self.name!r} {self.machine.state}, gen {self.generation}>"
-
     def describe(self, now: float) -> str:
         """Return name, state and all figures that are not zero in one line. Has no effects."""
         parts = describe(self.view(now), self.settings, self._stats.trip_ratio)
-        return f"<Breaker {self.name!r} {', '.join(parts)}>"
+        return f"<Breaker {self.machine.name!r} {', '.join(parts)}>"
 
     def allow(self, now: float) -> GuardPermit | GuardRejection:
         """Request one call; the caller records its outcome exactly once."""
@@ -142,10 +124,10 @@ class Breaker:
             self.fast.calls += self.machine.state is not BreakerState.DISABLED
             return answer
         if self.machine.metrics_only:
-            self.counts.would_reject += 1
+            self.would_reject += 1
             self.fast.calls += 1
             return UNRECORDED_PERMIT
-        self.counts.rejected[answer.cause] += 1
+        self.fast.rejected[answer.cause] += 1
         return answer
 
     def rejection(self, now: float) -> GuardRejection | None:
@@ -156,7 +138,7 @@ class Breaker:
         if state is _HALF_OPEN:
             return self._probe_rejection(now)
         if state is _CLOSED or state is _RAMPING:
-            if len(self.counts.in_flight) >= self._max_in_flight:
+            if len(self.slots.acquired) >= self._max_in_flight:
                 return self._reject(state, BreakerCause.IN_FLIGHT)
             if state is _CLOSED or self._ramp.would_admit(now):
                 return None
@@ -165,21 +147,19 @@ class Breaker:
 
     def record(self, permit: GuardPermit, outcome: Outcome, now: float) -> None:
         """Record the outcome of a call; only count it as stale if its permit no longer holds."""
-        machine, serial, counts = self.machine, permit.serial, self.counts
+        machine, serial = self.machine, permit.serial
         state = machine.state
         if permit.generation != machine.generation:
             # Permits of negative generations are never counted (`UNRECORDED_PERMIT`), so they are not stale.
-            counts.stale_results += permit.generation >= 0
-        elif state is _HALF_OPEN and self.probes.release(serial):
+            self.stale_results += permit.generation >= 0
+        elif state is _HALF_OPEN and self.slots.release(serial):
             self._finish_probe(outcome, now)
         elif (state is _CLOSED or state is _RAMPING) and (
-            serial in counts.in_flight if serial else self._max_in_flight is _UNBOUNDED
+            self.slots.release(serial) if serial else self._max_in_flight is _UNBOUNDED
         ):
-            if serial:
-                counts.in_flight.remove(serial)
             self._count_result(outcome, now)
         elif state is not BreakerState.DISABLED and state is not BreakerState.FORCED_OPEN:
-            counts.stale_results += 1
+            self.stale_results += 1
 
     def record_failure_text(self, text: str) -> None:
         """Store type and message of the newest failure; called before its outcome is recorded."""
@@ -191,37 +171,34 @@ class Breaker:
 
     def view(self, now: float) -> BreakerView:
         """Return an immutable view of all figures. Has no effects."""
-        machine, counts, stats = self.machine, self.counts, self._stats
-        window, probes = stats.counts(now), len(self.probes)
+        machine, slots, stats = self.machine, self.slots, self._stats
+        window_calls, window_failures, window_slow = stats.counts(now)
+        in_flight = len(slots.acquired)
         return BreakerView(
-            name=self.name,
+            name=machine.name,
             state=machine.visible_state(now),
             machine=machine.state,
             metrics_only=machine.metrics_only,
             cause=machine.cause,
             generation=machine.generation,
             streak=stats.streak,
-            window_calls=window.calls,
-            window_failures=window.failures,
-            window_slow=window.slow,
-            probes=probes,
-            probe_successes=self.probes.successes,
+            window_calls=window_calls,
+            window_failures=window_failures,
+            window_slow=window_slow,
+            probes=in_flight if machine.state is _HALF_OPEN else 0,
+            probe_successes=slots.successes,
             rounds=machine.rounds,
             opened_s=machine.opened_s,
             retry_after_s=machine.retry_after_s(now),
-            in_flight=probes + len(counts.in_flight),
+            in_flight=in_flight,
             calls=self.fast.calls,
-            rejected={cause: count for cause, count in counts.rejected.items() if count},
-            would_reject=counts.would_reject,
-            stale_results=counts.stale_results,
-            classifier_errors=counts.classifier_errors,
+            rejected={cause: count for cause, count in self.fast.rejected.items() if count},
+            would_reject=self.would_reject,
+            stale_results=self.stale_results,
+            classifier_errors=self.classifier_errors,
             last_failure=stats.last_failure,
-            shared=self.probes.lease_required,
+            shared=slots.lease_required,
         )
-
-    def drain(self) -> list[BreakerTransition]:
-        """Take the transitions that were not yet published, oldest first."""
-        return self.machine.drain()
 
     def open_for(self, duration_s: float, now: float) -> None:
         """Open for the period that the dependency requests, at most ``open_max_s`` or `MAX_RETRY_AFTER_S`.
@@ -232,21 +209,12 @@ class Breaker:
         if self.machine.state is not _OPEN or wait_s > self.machine.remaining_s(now):
             self._transition(BreakerEvent.RETRY_AFTER, now, wait_s=wait_s)
 
-    def force_open(self, now: float) -> None:
-        """Reject all calls until the next operator command."""
-        self._operate(BreakerEvent.FORCE, now)
-
-    def disable(self, now: float) -> None:
-        """Admit all calls and count nothing until the next operator command."""
-        self._operate(BreakerEvent.DISABLE, now)
-
-    def metrics_only(self, now: float) -> None:
-        """Reset, admit all calls and only count those that would be rejected, until the next command."""
-        self._operate(BreakerEvent.METRICS_ONLY, now)
-
-    def reset(self, now: float) -> None:
-        """Reset to closed and enforcing."""
-        self._operate(BreakerEvent.RESET, now)
+    def operate(self, event: BreakerEvent, now: float) -> None:
+        """Apply a command of an operator: ``FORCE``, ``DISABLE``, ``METRICS_ONLY`` or ``RESET``."""
+        machine = self.machine
+        machine.metrics_only = event is BreakerEvent.METRICS_ONLY
+        self._transition(event, now, rounds=0)
+        machine.is_commanded = machine.state in OPERATOR_STATES
 
     def grant_probe(self, lease: ProbeLease, now: float) -> GuardPermit | GuardRejection:
         """Start a probe with the lease that the fleet has granted; its permit has a ``fence`` above 0.
@@ -258,9 +226,9 @@ class Breaker:
         if self.machine.state is _OPEN:
             self._transition(BreakerEvent.WAITED, now, rounds=lease.rounds)
         self.known_version = max(self.known_version, lease.version)
-        self.probes.expire(now)
+        self.slots.expire(now)
         self.fast.calls += 1
-        return self._start_probe(now, lease.fence)
+        return self._acquire_slot(now, lease.fence)
 
     def adopt(self, remote: RemoteBreakerState, now: float) -> None:
         """Apply a state of the fleet that is newer than all applied before.
@@ -294,8 +262,7 @@ class Breaker:
         return self.fast.shared_permit if state is BreakerState.DISABLED else self._open_rejection(now)
 
     def _admit(self, now: float) -> GuardPermit | GuardRejection:
-        counts = self.counts
-        if len(counts.in_flight) >= self._max_in_flight:
+        if len(self.slots.acquired) >= self._max_in_flight:
             return self._reject(self.machine.state, BreakerCause.IN_FLIGHT)
         if self.machine.state is _RAMPING:
             if self._ramp.is_done(now):
@@ -304,37 +271,35 @@ class Breaker:
                 return self._reject(_RAMPING, BreakerCause.RAMP)
         if self._max_in_flight is _UNBOUNDED:
             return self.fast.shared_permit
-        serial = counts.next_serial()
-        counts.in_flight.add(serial)
-        return GuardPermit(self.machine.generation, serial)
+        return self._acquire_slot(now)
 
     def _try_probe(self, now: float) -> GuardPermit | GuardRejection:
-        self.probes.expire(now)
+        self.slots.expire(now)
         rejection = self._probe_rejection(now)
         if rejection is None:
-            return self._start_probe(now)
+            return self._acquire_slot(now)
         if rejection.lease_wanted:
-            self.probes.record_lease_request(now)
+            self.slots.record_lease_request(now)
         return rejection
 
     def _probe_rejection(self, now: float) -> GuardRejection | None:
-        lease_required = self.probes.lease_required and not self.machine.metrics_only
-        if self.probes.is_full(now, lease_required):
+        lease_required = self.slots.lease_required and not self.machine.metrics_only
+        if self.slots.is_full(now, lease_required):
             return self._reject(_HALF_OPEN, BreakerCause.TRIAL)
         if not lease_required:
             return None
-        wanted = self.probes.is_lease_request_due(now)
+        wanted = self.slots.is_lease_request_due(now)
         return self._reject(_HALF_OPEN, BreakerCause.TRIAL, lease_wanted=wanted)
 
-    def _start_probe(self, now: float, fence: int = 0) -> GuardPermit:
-        serial = self.counts.next_serial()
-        self.probes.acquire(serial, now)
+    def _acquire_slot(self, now: float, fence: int = 0) -> GuardPermit:
+        self._serial = serial = self._serial + 1
+        self.slots.acquire(serial, now)
         return GuardPermit(self.machine.generation, serial, fence)
 
     def _finish_probe(self, outcome: Outcome, now: float) -> None:
         if outcome is Outcome.FAILURE or outcome is Outcome.SLOW:
             self._transition(BreakerEvent.PROBE_FAILED, now)
-        elif outcome is Outcome.SUCCESS and self.probes.record_success():
+        elif outcome is Outcome.SUCCESS and self.slots.record_success():
             event = BreakerEvent.PROBES_SUCCEEDED
             self._transition(BreakerEvent.PROBES_SUCCEEDED_RAMP if self.settings.ramp else event, now)
 
@@ -354,12 +319,6 @@ class Breaker:
             self._transition(event, now)
             stats.trip_ratio = trip_ratio  # describes the opening until the next transition
 
-    def _operate(self, event: BreakerEvent, now: float) -> None:
-        machine = self.machine
-        machine.metrics_only = event is BreakerEvent.METRICS_ONLY
-        self._transition(event, now, rounds=0)
-        machine.is_commanded = machine.state in OPERATOR_STATES
-
     def _transition(
         self, event: BreakerEvent, now: float, *, wait_s: float | None = None, rounds: int | None = None
     ) -> None:
@@ -369,8 +328,7 @@ class Breaker:
 
     def _start_generation(self) -> None:
         self._stats.clear()
-        self.probes.clear()
-        self.counts.in_flight.clear()
+        self.slots.clear()
         machine, fast = self.machine, self.fast
         fast.shared_permit = GuardPermit(machine.generation)
         fast.success_is_noop = self._stats.success_is_noop

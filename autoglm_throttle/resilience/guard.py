@@ -12,6 +12,7 @@ from autoglm_throttle.resilience.classify import apply_slow_limit
 from autoglm_throttle.resilience.fallback import is_function
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerState,
@@ -229,22 +230,23 @@ class Guard:
 
     def force_open(self) -> None:
         """Reject all calls until the next operator command."""
-        self.circuit.force_open()
+        self.circuit.breaker.operate(BreakerEvent.FORCE)
 
     def disable(self) -> None:
         """Admit all calls and count nothing until the next operator command."""
-        self.circuit.disable()
+        self.circuit.breaker.operate(BreakerEvent.DISABLE)
 
     def metrics_only(self) -> None:
         """Admit all calls and count those that would be rejected; in this process only."""
-        self.circuit.metrics_only()
+        self.circuit.breaker.operate(BreakerEvent.METRICS_ONLY)
 
     def reset(self) -> None:
         """Reset to closed and discard all results."""
-        self.circuit.reset()
+        self.circuit.breaker.operate(BreakerEvent.RESET)
 
     def __repr__(self) -> str:
-        return f"<Guard {self.name!r} {self.circuit.breaker.describe()}>"
+        breaker = self.circuit.breaker
+        return f"<Guard {self.name!r} {breaker.read(breaker.core.describe)}>"
 
 
 def _permit_or_raise(permit: GuardPermit | GuardRejection) -> GuardPermit:

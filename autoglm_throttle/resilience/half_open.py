@@ -1,4 +1,4 @@
-"""Which calls a breaker admits on its way from open to closed: half-open probes, then a ramp."""
+"""Slots of the calls in flight, and the ramp on which a breaker closes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LEASE_REQUEST_INTERVAL_S: Final = 0.05
 _ONE_CALL: Final = 1.0 - 1e-9
 
 
-class HalfOpenProbes:
-    """Slots of the probes of one half-open round, each with a lease, and the successes so far.
+class CallSlots:
+    """Slots of the calls of one generation: of probes while half-open, else of calls with ``max_in_flight``.
 
-    Without ``success_threshold`` a round admits ``half_open_max`` probes in total, so a success keeps its
-    slot. With it, ``half_open_max`` limits the concurrent probes.
+    Only the slot of a probe has a lease. Without ``success_threshold`` a round admits ``half_open_max``
+    probes in total, so a success keeps its slot. With it, ``half_open_max`` limits the concurrent probes.
     """
 
     __slots__ = (
@@ -36,23 +36,20 @@ class HalfOpenProbes:
         self.lease_required: bool = False
         self.clear()
 
-    def __len__(self) -> int:
-        return len(self.acquired)
-
     def clear(self) -> None:
-        """Start a new round without probes."""
+        """Release all slots, for a new generation."""
         self.acquired: dict[int, float] = {}  # serial number -> time of acquisition
         self.successes: int = 0  # successes of this round
         # Time of the oldest slot at most: until its lease expires, no search is needed.
         self._first_s = math.inf
 
     def acquire(self, serial: int, now: float) -> None:
-        """Give the probe ``serial`` a slot."""
+        """Give the call ``serial`` a slot."""
         self._first_s = min(self._first_s, now)
         self.acquired[serial] = now
 
     def release(self, serial: int) -> bool:
-        """Release the slot of a probe; return whether it still held one."""
+        """Release the slot of a call; return whether it still held one."""
         return self.acquired.pop(serial, None) is not None
 
     def expire(self, now: float) -> None:

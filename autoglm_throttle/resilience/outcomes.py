@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -15,38 +15,7 @@ from autoglm_throttle.types import TripRule
 BUCKETS: Final = 10
 
 
-class OutcomeCounts(NamedTuple):
-    """Results in a window."""
-
-    calls: int
-    failures: int
-    slow: int
-
-
-class CountWindow:
-    """The last ``size`` results, in the order in which the calls ended."""
-
-    __slots__ = ("_failures", "_results", "_slow")
-
-    def __init__(self, size: int) -> None:
-        self._results: deque[tuple[bool, bool]] = deque(maxlen=size)
-        self._failures = self._slow = 0
-
-    def add(self, failed: bool, slow: bool, now: float) -> OutcomeCounts:
-        """Count one result and return the new counts; a full window drops its oldest."""
-        results = self._results
-        if len(results) == results.maxlen:
-            old_failed, old_slow = results[0]
-            self._failures -= old_failed
-            self._slow -= old_slow
-        results.append((failed, slow))
-        self._failures += failed
-        self._slow += slow
-        return self.counts(now)
-
-    def counts(self, now: float) -> OutcomeCounts:  # noqa: ARG002 - a window of time has to know it
-        """Return the current counts."""
-        return OutcomeCounts(len(self._results), self._failures, self._slow)
+OutcomeCounts = tuple[int, int, int]  # Calls, failures and slow calls in a window
 
 
 @dataclass(slots=True)
@@ -57,42 +26,48 @@ class _Bucket:
     slow: int = 0
 
 
-class TimeWindow:
-    """The results of the last ``length_s`` seconds, in at most `BUCKETS` sums.
+class ResultWindow:
+    """The last ``size`` results, or those of the last ``length_s`` seconds in at most `BUCKETS` sums.
 
-    A bucket starts with its first result, collects results for a tenth of the window and expires as a whole:
-    each result counts for nine to ten tenths of the window.
+    In a window of time a bucket starts with its first result, collects results for a tenth of the window and
+    expires as a whole: each result counts for nine to ten tenths of the window. In a window of calls each
+    result has a bucket of its own.
     """
 
-    __slots__ = ("_bucket_s", "_length_s", "buckets")
+    __slots__ = ("_bucket_s", "_length_s", "_size", "_total", "buckets")
 
-    def __init__(self, length_s: float) -> None:
-        self._length_s = length_s
-        self._bucket_s = length_s / BUCKETS
-        self.buckets: deque[_Bucket] = deque()  # sums of the window, the oldest first
+    def __init__(self, size: int, length_s: float | None) -> None:
+        self._size = size if length_s is None else math.inf
+        self._length_s = math.inf if length_s is None else length_s
+        self._bucket_s = -math.inf if length_s is None else length_s / BUCKETS
+        self._total = _Bucket(0.0)  # sums of all buckets, so that a long window need not be added up
+        self.buckets: deque[_Bucket] = deque()  # the oldest first
 
     def add(self, failed: bool, slow: bool, now: float) -> OutcomeCounts:
         """Count one result and return the new counts. A clock that steps back stands still."""
-        buckets = self.buckets
-        while buckets and now - buckets[0].start_s >= self._length_s:
-            buckets.popleft()
+        buckets, total = self.buckets, self._total
+        while buckets and (now - buckets[0].start_s >= self._length_s or len(buckets) >= self._size):
+            oldest = buckets.popleft()
+            total.calls -= oldest.calls
+            total.failures -= oldest.failures
+            total.slow -= oldest.slow
         if not buckets or now - buckets[-1].start_s >= self._bucket_s:
             buckets.append(_Bucket(now))
-        newest = buckets[-1]
-        newest.calls += 1
-        newest.failures += failed
-        newest.slow += slow
+        for sums in (buckets[-1], total):
+            sums.calls += 1
+            sums.failures += failed
+            sums.slow += slow
         return self.counts(now)
 
     def counts(self, now: float) -> OutcomeCounts:
         """Return the current counts. Has no effects."""
-        calls = failures = slow = 0
+        total = self._total
+        calls, failures, slow = total.calls, total.failures, total.slow
         for bucket in self.buckets:
             if now - bucket.start_s < self._length_s:
-                calls += bucket.calls
-                failures += bucket.failures
-                slow += bucket.slow
-        return OutcomeCounts(calls, failures, slow)
+                break
+            calls, failures, slow = calls - bucket.calls, failures - bucket.failures, slow - bucket.slow
+        return calls, failures, slow
 
 
 class FailureStats:
@@ -126,7 +101,7 @@ class FailureStats:
 
     def counts(self, now: float) -> OutcomeCounts:
         """Return the results in the window; zeros if no rule needs a window."""
-        return OutcomeCounts(0, 0, 0) if self._window is None else self._window.counts(now)
+        return (0, 0, 0) if self._window is None else self._window.counts(now)
 
     def record(self, failed: bool, slow: bool, now: float) -> BreakerEvent | None:
         """Count one result and return the rule that opens the breaker now, or None."""
@@ -146,10 +121,9 @@ class FailureStats:
         """Discard all results."""
         self.streak = 0
         self.trip_ratio = ""
-        self._window: CountWindow | TimeWindow | None = None
-        if not self._settings.trip <= {TripRule.CONSECUTIVE}:
-            length_s = self._settings.window_s
-            self._window = CountWindow(self._settings.window) if length_s is None else TimeWindow(length_s)
+        settings = self._settings
+        needs_window = not settings.trip <= {TripRule.CONSECUTIVE}
+        self._window = ResultWindow(settings.window, settings.window_s) if needs_window else None
 
     def _exceeded_rate(self, counts: OutcomeCounts) -> BreakerEvent | None:
         calls, failures, slow = counts

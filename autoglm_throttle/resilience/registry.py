@@ -17,9 +17,9 @@ from autoglm_throttle.resilience.classify import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.degradation import DegradationController
 from autoglm_throttle.resilience.fallback import Fallback, Feature, degraded_answers
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+from autoglm_throttle.resilience.fleet_link import BreakerStore
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
 from autoglm_throttle.settings import BreakerSettings, ConfigError, Problem, Settings
 from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.field_types import choice

@@ -1,26 +1,24 @@
-"""State of one guard in one process: breaker, clock, classifier, observers and link to the fleet."""
+"""State of one guard in one process: its breaker shared by threads, clock, classifier and observers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from autoglm_throttle._runtime.fork import keep_parent_part
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker, FastPath
 from autoglm_throttle.resilience.classify import OutcomeClassifier, apply_slow_limit, failure_text
 from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
 from autoglm_throttle.resilience.fallback import Feature
-from autoglm_throttle.resilience.thread_safe_breaker import (
-    END_MARGIN_S,
-    BreakerStore,
-    FleetLink,
-    ThreadSafeBreaker,
-)
+from autoglm_throttle.resilience.fleet_link import BreakerStore, FleetLink
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
+    BreakerCause,
     BreakerMode,
     BreakerState,
     BreakerTransition,
@@ -38,7 +36,19 @@ from autoglm_throttle.types import (
 # Receives the transitions of a breaker in order, after its lock is released.
 TransitionsObserver = Callable[[Sequence[BreakerTransition]], None]
 
+T = TypeVar("T")
+
 _SUCCESS: Final = Outcome.SUCCESS
+
+# Seconds before the end of an open period without lock-free rejections: rounding must not delay the probe.
+END_MARGIN_S: Final = 0.001
+
+# Commands of operators that the whole fleet obeys, with the state that they set.
+_FLEET_COMMANDS: Final = {
+    BreakerEvent.FORCE: BreakerState.FORCED_OPEN,
+    BreakerEvent.DISABLE: BreakerState.DISABLED,
+    BreakerEvent.RESET: BreakerState.CLOSED,
+}
 
 _CLASSIFY_FAILED: Final = "classify failed; the call counts as neutral"
 
@@ -64,6 +74,135 @@ class Executor(Protocol):
 
     def reject_if_shed(self) -> GuardRejection | None:
         """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
+
+
+class ThreadSafeBreaker:
+    """A breaker shared by threads.
+
+    It is changed only under the lock; no callback runs and no I/O happens under it. A result or a command of
+    a thread that holds the lock is deferred until the thread leaves it.
+    """
+
+    __slots__ = (
+        *("_clock", "_fault_log", "_lock", "_on_transitions"),
+        *("core", "fleet", "open_period"),
+    )
+
+    def __init__(
+        self,
+        core: Breaker,
+        clock: Clock,
+        store: BreakerStore | None,
+        on_transitions: TransitionsObserver | None,
+        fault_log: RateLimitedLogger,
+    ) -> None:
+        self.core: Breaker = core
+        self._clock = clock
+        self._on_transitions = on_transitions
+        self._lock = SerialLock()
+        self._fault_log = fault_log
+        # The newest open period, known from a rejection: that, the generation, and monotonic seconds.
+        self.open_period: tuple[GuardRejection, int, float] | None = None
+        name = core.machine.name
+        self.fleet: FleetLink | None = (  # Link to the fleet; None: this process decides alone
+            None if store is None else FleetLink(name, core.settings, store, self._notify_later)
+        )
+
+    def allow(self, *, lease_required: bool) -> GuardPermit | GuardRejection:
+        """Request one call; ``lease_required``: whether a probe needs the fleet's lease."""
+        core = self.core
+        permit = core.fast.permit
+        if permit is not None:
+            core.fast.calls += 1
+            return permit
+        if self._lock.is_held():  # this thread is changing the breaker: reject, do not decide in between
+            return GuardRejection(core.machine.name, BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
+        now = self._clock()
+        with self._lock:
+            generation = core.generation
+            core.slots.lease_required = lease_required
+            answer = core.allow(now)
+            if core.generation != generation:
+                self._publish(is_local=True)
+            if isinstance(answer, GuardRejection) and answer.state is BreakerState.OPEN:
+                self.open_period = answer, core.generation, now
+        return answer
+
+    def record(self, permit: GuardPermit, outcome: Outcome, failure_text: str) -> None:
+        """Record the outcome of a call; ``failure_text`` is empty without a failure."""
+        self._lock.run(partial(self._record, permit, outcome, failure_text, self._clock()))
+
+    def apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
+        """Run an action that may change the state; ``is_local``: the fleet must be informed of an opening."""
+        self._lock.run(partial(self._apply, action, is_local=is_local))
+
+    def operate(self, command: BreakerEvent) -> None:
+        """Apply a command of an operator here and, except for metrics-only, in the fleet."""
+        self.apply(partial(self.core.operate, command), is_local=False)
+        state = _FLEET_COMMANDS.get(command)
+        if self.fleet is not None and state is not None:
+            with self._lock:
+                self.fleet.report_operator_state(state)
+
+    def grant_probe(self, lease: ProbeLease, fleet: FleetLink) -> GuardPermit | GuardRejection:
+        """Start a probe with a lease; if the state has changed meanwhile, the lease is returned."""
+        core = self.core
+        with self._lock:
+            generation = core.generation
+            answer = core.grant_probe(lease, self._clock())
+            if isinstance(answer, GuardPermit) and answer.fence:
+                fleet.add_lease(lease)
+            else:
+                fleet.release(lease)
+            if core.generation != generation:
+                self._publish(is_local=False)
+        return answer
+
+    def count_classifier_error(self) -> None:
+        """Count an exception of the user's classifier."""
+        with self._lock:
+            self.core.classifier_errors += 1
+
+    def read(self, question: Callable[[float], T]) -> T:
+        """Answer a question about the breaker, without effects."""
+        with self._lock:
+            return question(self._clock())
+
+    def _notify_later(self, message: Callable[[], object]) -> None:
+        """Send a message in order, by one thread at a time, when the lock is left."""
+        self._lock.pending.append(partial(self._send, message))
+
+    def _send(self, message: Callable[[], object]) -> None:
+        try:
+            message()
+        except Exception as error:  # noqa: BLE001 - the caller that made the change must not fail
+            self._fault_log.warn("observer", "an observer failed; the state change stands", error=error)
+
+    def _apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
+        generation = self.core.generation
+        action(self._clock())
+        if self.core.generation != generation:
+            self._publish(is_local=is_local)
+
+    def _record(self, permit: GuardPermit, outcome: Outcome, failure_text: str, now: float) -> None:
+        core = self.core
+        if failure_text:
+            core.record_failure_text(failure_text)
+        generation = core.generation
+        core.record(permit, outcome, now)
+        if core.generation != generation:
+            # The store derives the opening from the probe's result itself: do not report it twice.
+            self._publish(is_local=not permit.fence)
+        if self.fleet is not None and permit.fence:
+            self.fleet.finish_probe(permit.fence, outcome)
+
+    def _publish(self, *, is_local: bool) -> None:
+        """Queue the transitions for the observers, and local openings for the fleet unless metrics-only."""
+        changes = self.core.machine.drain()
+        if changes and self._on_transitions is not None:
+            self._notify_later(partial(self._on_transitions, changes))
+        if is_local and self.fleet is not None and not self.core.machine.metrics_only:
+            self.fleet.report_open(changes)
 
 
 class GuardState:
@@ -137,9 +276,6 @@ class GuardState:
         self.breaker = ThreadSafeBreaker(core, self.clock, store, on_transitions, self.fault_log)
         self._update_fast_path()
 
-    def __repr__(self) -> str:
-        return f"<GuardState {self.breaker.describe()}>"
-
     @property
     def executor(self) -> Executor | None:
         """Executor of the feature, which sheds calls and has the fallbacks; None: there is neither."""
@@ -163,17 +299,17 @@ class GuardState:
 
         Otherwise the caller must request a permit.
         """
-        period = self.breaker.open_period
-        fast = self.fast
+        fast, period = self.fast, self.breaker.open_period
         if period is None or not fast.is_direct:
             return
-        since_s = self.clock() - period.at_s
-        remaining_s = period.remaining_s - since_s
-        is_current = fast.shared_permit.generation == period.generation
+        rejection, generation, at_s = period
+        since_s = self.clock() - at_s
+        remaining_s = rejection.retry_after_s - since_s
+        is_current = fast.shared_permit.generation == generation
         # since_s < 0: the clock stepped back, so the breaker itself must decide.
         if is_current and remaining_s > END_MARGIN_S and since_s >= 0.0:
-            period.rejections += 1
-            raise GuardRejected(period.rejection, remaining_s)
+            fast.rejected[rejection.cause] += 1
+            raise GuardRejected(rejection, remaining_s)
 
     def admit(self) -> GuardPermit | GuardRejection:
         """Request one call for a caller without a fallback: rejected while the feature is shed."""
@@ -272,43 +408,25 @@ class GuardState:
         """Open for the period that the dependency requests."""
         self.breaker.apply(partial(self.breaker.core.open_for, retry_after_s), is_local=True)
 
-    # Operators
-
-    def force_open(self) -> None:
-        """Reject all calls until the next operator command."""
-        self.breaker.operate(self.breaker.core.force_open, BreakerState.FORCED_OPEN)
-
-    def disable(self) -> None:
-        """Admit all calls and count nothing until the next operator command."""
-        self.breaker.operate(self.breaker.core.disable, BreakerState.DISABLED)
-
-    def metrics_only(self) -> None:
-        """Admit all calls and count those that would be rejected; in this process only."""
-        self.breaker.apply(self.breaker.core.metrics_only, is_local=False)
-
-    def reset(self) -> None:
-        """Reset to closed and discard all results."""
-        self.breaker.operate(self.breaker.core.reset, BreakerState.CLOSED)
-
     # Views
 
     def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
         shed_rejection = None if self._executor is None else self._executor.would_shed()
-        return shed_rejection or self.breaker.rejection()
+        return shed_rejection or self.breaker.read(self.breaker.core.rejection)
 
     def state(self) -> BreakerState:
         """Return the state visible to callers. Has no effects."""
-        return self.breaker.state()
+        return self.breaker.read(self.breaker.core.state)
 
     def view(self) -> BreakerView:
         """Return an immutable view of the breaker. Has no effects."""
-        return self.breaker.view()
+        return self.breaker.read(self.breaker.core.view)
 
     @property
     def is_idle(self) -> bool:
         """Whether the guard can be evicted: initial state, no recent failure, no call in flight."""
-        view = self.breaker.view()
+        view = self.view()
         return (
             view.machine is BreakerState.CLOSED
             and not (view.streak or view.window_failures or view.window_slow or view.in_flight)
@@ -322,4 +440,4 @@ class GuardState:
 
     def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""
-        self.breaker.adopt(remote)
+        self.breaker.apply(partial(self.breaker.core.adopt, remote), is_local=False)

@@ -220,27 +220,18 @@ class BreakerStateMachine:
 
 def describe(view: BreakerView, settings: BreakerSettings, trip_ratio: str) -> Iterator[str]:
     """Yield state and all figures of a breaker that are not zero, for logs and bug reports."""
-    state = view.machine
-    is_open, is_probing, limit = (
-        state is BreakerState.OPEN,
-        state is BreakerState.HALF_OPEN,
-        settings.max_in_flight,
-    )
+    state, limit, window = view.machine, settings.max_in_flight, view.window_calls
+    is_open, is_probing = state is BreakerState.OPEN, state is BreakerState.HALF_OPEN
+    succeeded = f"{view.probe_successes}/{settings.successes_needed} succeeded"
     parts = (
         (not is_open, str(state)),
         (is_open, f"{state} by {view.cause} {trip_ratio}".rstrip()),
         (is_open, f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a probe"),
         (view.metrics_only, "metrics only"),
-        (
-            is_probing,
-            f"{view.probes} in flight, {view.probe_successes}/{settings.successes_needed} succeeded",
-        ),
+        (is_probing, f"{view.probes} in flight, {succeeded}"),
         (limit and not is_probing, f"{view.in_flight}/{limit} in flight"),
         (view.streak, f"streak {view.streak}/{settings.failures}"),
-        (
-            view.window_calls,
-            f"{view.window_failures} failed and {view.window_slow} slow of {view.window_calls}",
-        ),
+        (window, f"{view.window_failures} failed and {view.window_slow} slow of {window}"),
         (True, f"gen {view.generation}"),
         (view.rounds and state is not BreakerState.CLOSED, f"round {view.rounds}"),
         (view.stale_results, f"{view.stale_results} stale"),

@@ -34,7 +34,7 @@ def opened(**rules: Any) -> Breaker:
     """Build a breaker that has just opened by its first failure, without pending notifications."""
     core = breaker(failures=1, **rules)
     called(core, Outcome.FAILURE, BEGAN)
-    core.drain()
+    core.machine.drain()
     return core
 
 
@@ -42,5 +42,5 @@ def ramping(**rules: Any) -> Breaker:
     """A breaker that its first trial, 10 s after the opening, has put on its ramp."""
     core = opened(**rules)
     called(core, Outcome.SUCCESS, BEGAN + 10)
-    core.drain()
+    core.machine.drain()
     return core

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -35,7 +36,7 @@ def test_as_many_failures_in_a_row_as_are_allowed_open_it() -> None:
     assert core.state(BEGAN) is BreakerState.CLOSED
     core.record_failure_text("TimeoutError: it took too long")
     called(core, FAIL, BEGAN + 1)
-    assert core.drain() == [
+    assert core.machine.drain() == [
         BreakerTransition(
             "it", BreakerState.CLOSED, BreakerState.OPEN, BreakerCause.FAILURES, BEGAN + 1, 1, 10.0, 0
         )
@@ -176,7 +177,7 @@ def test_result_of_an_earlier_generation_is_only_counted() -> None:
     for outcome in Outcome:
         core.record(late, outcome, BEGAN + 3)
     view = core.view(BEGAN + 3)
-    assert view.stale_results == core.counts.stale_results == 4
+    assert view.stale_results == core.stale_results == 4
     assert (view.state, view.retry_after_s, view.generation) == (BreakerState.OPEN, 7.0, before.generation)
 
 
@@ -185,14 +186,14 @@ def test_a_pass_that_this_breaker_never_gave_is_none(foreign: GuardPermit) -> No
     core = breaker(failures=1)
     core.record(foreign, FAIL, BEGAN)
     core.record(foreign, FAIL, BEGAN)
-    assert (core.state(BEGAN), core.counts.stale_results) == (BreakerState.CLOSED, 2)
+    assert (core.state(BEGAN), core.stale_results) == (BreakerState.CLOSED, 2)
 
 
 def test_an_open_breaker_has_given_no_pass() -> None:
     core = opened()
     core.record(GuardPermit(core.generation), OK, BEGAN)
     core.record(GuardPermit(core.generation), OK, BEGAN)
-    assert (core.state(BEGAN), core.counts.stale_results) == (BreakerState.OPEN, 2)
+    assert (core.state(BEGAN), core.stale_results) == (BreakerState.OPEN, 2)
 
 
 def test_rejections_are_counted_by_cause() -> None:
@@ -222,7 +223,7 @@ def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     assert core.rejection(BEGAN) is None
     assert taken(core, BEGAN) == GuardPermit(0, 3)
     core.record(first, FAIL, BEGAN)
-    assert (core.counts.stale_results, core.state(BEGAN)) == (1, BreakerState.CLOSED), "told twice"
+    assert (core.stale_results, core.state(BEGAN)) == (1, BreakerState.CLOSED), "told twice"
     core.record(second, FAIL, BEGAN)
     assert core.state(BEGAN) is BreakerState.OPEN
     assert core.view(BEGAN).in_flight == 0
@@ -240,7 +241,7 @@ def test_a_call_keeps_its_place_however_long_it_takes() -> None:
         )
         assert core.view(BEGAN + later).in_flight == 1
     core.record(hung, FAIL, BEGAN + 1e6)
-    assert (core.counts.stale_results, core.view(BEGAN).streak, core.view(BEGAN).in_flight) == (0, 1, 0)
+    assert (core.stale_results, core.view(BEGAN).streak, core.view(BEGAN).in_flight) == (0, 1, 0)
     assert taken(core, BEGAN + 1e6).serial == 2
 
 
@@ -258,18 +259,18 @@ def test_a_dependency_that_hangs_opens_a_bounded_breaker() -> None:
             under_way.append((now, answer))
         assert len(under_way) <= 2
         now += 1
-    assert (failed, core.counts.stale_results) == (5, 0)
+    assert (failed, core.stale_results) == (5, 0)
     assert core.state(now) is BreakerState.OPEN
 
 
 def test_unreported_call_frees_its_slot_with_the_next_state() -> None:
     core = breaker(max_in_flight=1)
     dropped = taken(core, BEGAN)
-    core.reset(BEGAN + 1)
+    core.operate(BreakerEvent.RESET, BEGAN + 1)
     assert core.view(BEGAN + 1).in_flight == 0
     assert taken(core, BEGAN + 1).serial == 2
     core.record(dropped, FAIL, BEGAN + 2)
-    assert (core.counts.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)
+    assert (core.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)
 
 
 def test_rejection_cannot_be_changed() -> None:

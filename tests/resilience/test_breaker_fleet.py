@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -28,7 +29,7 @@ WAIT = GuardRejection("it", BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0)
 
 def leased(**rules: object) -> Breaker:
     core = opened(**rules)
-    core.probes.lease_required = True
+    core.slots.lease_required = True
     return core
 
 
@@ -40,7 +41,7 @@ def test_one_caller_at_a_time_queries_the_fleet() -> None:
     assert answers == [REQUEST, WAIT, WAIT, WAIT, REQUEST, WAIT]
     assert core.rejection(DUE + 8 / 128) == WAIT
     assert core.allow(DUE - 5) == REQUEST, "the clock stepped back"
-    assert [notified.after for notified in core.drain()] == [BreakerState.HALF_OPEN]
+    assert [notified.after for notified in core.machine.drain()] == [BreakerState.HALF_OPEN]
     assert core.view(DUE).shared
 
 
@@ -66,7 +67,7 @@ def test_failed_fleet_probe_opens_this_process_at_once() -> None:
 def test_grant_to_an_expired_open_breaker_starts_probes() -> None:
     core = leased(backoff=2.0)
     assert core.grant_probe(ProbeLease(7, 3, rounds=2), DUE) == GuardPermit(2, 1, 7)
-    (notified,) = core.drain()
+    (notified,) = core.machine.drain()
     assert (notified.after, notified.cause, notified.at_s, notified.rounds) == (
         BreakerState.HALF_OPEN,
         BreakerCause.TRIAL,
@@ -101,7 +102,7 @@ def test_result_sent_by_its_lease_is_not_sent_again() -> None:
     assert isinstance(trial, GuardPermit)
     core.adopt(RemoteBreakerState(9, BreakerState.HALF_OPEN), DUE)
     core.record(trial, OK, DUE)
-    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.CLOSED, 0)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.CLOSED, 0)
     core = leased()
     core.adopt(RemoteBreakerState(20, BreakerState.HALF_OPEN), DUE)
     core.grant_probe(ProbeLease(7, version=9), DUE)
@@ -123,10 +124,10 @@ def reopened(core: Breaker) -> None:
         (closed, GuardPermit(3)),
         (reopened, GuardRejection("it", BreakerState.OPEN, BreakerCause.REMOTE, 4.0)),
         (
-            lambda core: core.force_open(DUE),
+            lambda core: core.operate(BreakerEvent.FORCE, DUE),
             GuardRejection("it", BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, 10.0),
         ),
-        (lambda core: core.disable(DUE), GuardPermit(3)),
+        (lambda core: core.operate(BreakerEvent.DISABLE, DUE), GuardPermit(3)),
     ],
 )
 def test_expired_lease_makes_no_probe(
@@ -144,13 +145,13 @@ def test_probe_is_stale_once_the_fleet_has_moved_on() -> None:
     assert isinstance(trial, GuardPermit)
     core.adopt(RemoteBreakerState(5, BreakerState.OPEN, wait_s=4.0), DUE)
     core.record(trial, OK, DUE)
-    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.OPEN, 1)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
 
 
 def test_probes_are_local_while_the_fleet_is_unavailable() -> None:
     core = leased()
     assert core.allow(DUE) == REQUEST
-    core.probes.lease_required = False
+    core.slots.lease_required = False
     assert core.allow(DUE) == GuardPermit(2, 1)
 
 
@@ -164,10 +165,10 @@ def test_remote_opening_opens_here_for_the_rest_of_it() -> None:
     notified = BreakerTransition(
         "it", BreakerState.CLOSED, BreakerState.OPEN, BreakerCause.REMOTE, BEGAN + 1, 1, 3.5, 2
     )
-    assert core.drain() == [notified]
+    assert core.machine.drain() == [notified]
     assert core.allow(BEGAN + 2) == GuardRejection("it", BreakerState.OPEN, BreakerCause.REMOTE, 2.5)
     core.record(early, FAIL, BEGAN + 2)
-    assert core.counts.stale_results == 1
+    assert core.stale_results == 1
     called(core, FAIL, BEGAN + 4.5)
     assert core.view(BEGAN + 4.5).retry_after_s == 80.0
 
@@ -176,7 +177,7 @@ def test_open_breaker_adopts_the_duration_and_keeps_its_cause() -> None:
     core = opened()
     core.adopt(RemoteBreakerState(1, BreakerState.OPEN, wait_s=3.0, rounds=1), BEGAN + 4)
     assert core.allow(BEGAN + 4) == GuardRejection("it", BreakerState.OPEN, BreakerCause.FAILURES, 3.0)
-    assert (core.drain(), core.view(BEGAN).rounds) == ([], 1)
+    assert (core.machine.drain(), core.view(BEGAN).rounds) == ([], 1)
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -233,7 +234,7 @@ def test_remote_probes_make_it_half_open_here() -> None:
     core = breaker()
     core.adopt(RemoteBreakerState(1, BreakerState.HALF_OPEN, rounds=1), BEGAN)
     assert core.state(BEGAN) is BreakerState.HALF_OPEN
-    (notified,) = core.drain()
+    (notified,) = core.machine.drain()
     assert (notified.cause, notified.rounds) == (BreakerCause.REMOTE, 1)
     taken(core, BEGAN)
     core.adopt(RemoteBreakerState(2, BreakerState.HALF_OPEN), BEGAN)
@@ -271,12 +272,12 @@ def test_adopted_state_ends_with_a_newer_one(remote: RemoteBreakerState, state: 
 @pytest.mark.parametrize(
     "remote", [RemoteBreakerState(5, BreakerState.CLOSED), RemoteBreakerState(5, BreakerState.OPEN, 3.0)]
 )
-@pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
+@pytest.mark.parametrize("command", [BreakerEvent.FORCE, BreakerEvent.DISABLE])
 def test_local_operator_state_yields_only_to_operators(
-    remote: RemoteBreakerState, verb: Callable[[Breaker, float], None]
+    remote: RemoteBreakerState, command: BreakerEvent
 ) -> None:
     core = breaker()
-    verb(core, BEGAN)
+    core.operate(command, BEGAN)
     view = core.view(BEGAN)
     core.adopt(remote, BEGAN)
     assert core.view(BEGAN) == view
@@ -288,7 +289,7 @@ def test_local_operator_state_yields_only_to_operators(
 
 def test_remote_reset_lifts_a_local_operator_state() -> None:
     core = breaker()
-    core.force_open(BEGAN)
+    core.operate(BreakerEvent.FORCE, BEGAN)
     core.adopt(RemoteBreakerState(1, BreakerState.CLOSED, cause=BreakerCause.OPERATOR), BEGAN)
     assert core.state(BEGAN) is BreakerState.CLOSED
     core.adopt(RemoteBreakerState(2, BreakerState.OPEN, 3.0), BEGAN)
@@ -297,18 +298,18 @@ def test_remote_reset_lifts_a_local_operator_state() -> None:
 
 def test_later_local_command_replaces_the_former() -> None:
     core = breaker()
-    core.force_open(BEGAN)
-    core.reset(BEGAN)
+    core.operate(BreakerEvent.FORCE, BEGAN)
+    core.operate(BreakerEvent.RESET, BEGAN)
     core.adopt(RemoteBreakerState(1, BreakerState.OPEN, 3.0), BEGAN)
     assert core.state(BEGAN) is BreakerState.OPEN
 
 
 def test_own_command_returned_by_the_fleet_stays_own() -> None:
     core = breaker()
-    core.force_open(BEGAN)
-    core.drain()
+    core.operate(BreakerEvent.FORCE, BEGAN)
+    core.machine.drain()
     core.adopt(RemoteBreakerState(1, BreakerState.FORCED_OPEN, cause=BreakerCause.OPERATOR), BEGAN)
-    assert (core.view(BEGAN).cause, core.drain()) == (BreakerCause.OPERATOR, [])
+    assert (core.view(BEGAN).cause, core.machine.drain()) == (BreakerCause.OPERATOR, [])
 
 
 def test_metrics_only_follows_the_fleet_and_keeps_counting() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
-from autoglm_throttle.resilience.transitions import OPERATOR_STATES
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -23,18 +23,17 @@ from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, t
 
 OK, FAIL, NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 DUE = BEGAN + 10
-Verb = Callable[[Breaker, float], None]
-VERBS: list[tuple[Verb, BreakerState]] = [
-    (Breaker.force_open, BreakerState.FORCED_OPEN),
-    (Breaker.disable, BreakerState.DISABLED),
-    (Breaker.metrics_only, BreakerState.CLOSED),
-    (Breaker.reset, BreakerState.CLOSED),
+COMMANDS: list[tuple[BreakerEvent, BreakerState]] = [
+    (BreakerEvent.FORCE, BreakerState.FORCED_OPEN),
+    (BreakerEvent.DISABLE, BreakerState.DISABLED),
+    (BreakerEvent.METRICS_ONLY, BreakerState.CLOSED),
+    (BreakerEvent.RESET, BreakerState.CLOSED),
 ]
 
 
 def test_forced_open_always_rejects() -> None:
     core = breaker(open_s=7.0)
-    core.force_open(BEGAN + 1)
+    core.operate(BreakerEvent.FORCE, BEGAN + 1)
     rejected = GuardRejection("it", BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, 7.0)
     assert core.allow(BEGAN + 1e9) == core.rejection(BEGAN + 1e9) == rejected
     assert core.view(BEGAN).retry_after_s == 7.0
@@ -42,12 +41,12 @@ def test_forced_open_always_rejects() -> None:
     notified = BreakerTransition(
         "it", BreakerState.CLOSED, BreakerState.FORCED_OPEN, BreakerCause.OPERATOR, BEGAN + 1, 1
     )
-    assert core.drain() == [notified]
+    assert core.machine.drain() == [notified]
 
 
 def test_disabled_lets_all_through_and_counts_nothing() -> None:
     core = breaker(failures=1)
-    core.disable(BEGAN)
+    core.operate(BreakerEvent.DISABLE, BEGAN)
     for _ in range(9):
         core.record(taken(core, BEGAN), FAIL, BEGAN)
     assert core.rejection(BEGAN) is None
@@ -56,26 +55,26 @@ def test_disabled_lets_all_through_and_counts_nothing() -> None:
     assert core.fast.permit is None
 
 
-@pytest.mark.parametrize(("verb", "state"), VERBS)
+@pytest.mark.parametrize(("command", "state"), COMMANDS)
 @pytest.mark.parametrize("before", [breaker, opened])
 def test_operator_command_makes_calls_in_flight_stale(
-    verb: Verb, state: BreakerState, before: Callable[[], Breaker]
+    command: BreakerEvent, state: BreakerState, before: Callable[[], Breaker]
 ) -> None:
     core = before()
     called(core, NEUTRAL, DUE)
     early, generation = taken(core, DUE), core.generation
-    verb(core, DUE)
+    core.operate(command, DUE)
     assert (core.state(DUE), core.generation) == (state, generation + 1)
     assert core.view(DUE).cause is BreakerCause.OPERATOR
     core.record(early, FAIL, DUE)
-    assert (core.counts.stale_results, core.view(DUE).streak) == (1, 0)
+    assert (core.stale_results, core.view(DUE).streak) == (1, 0)
 
 
-@pytest.mark.parametrize(("verb", "state"), VERBS)
-def test_operator_command_is_reported(verb: Verb, state: BreakerState) -> None:
+@pytest.mark.parametrize(("command", "state"), COMMANDS)
+def test_operator_command_is_reported(command: BreakerEvent, state: BreakerState) -> None:
     core = opened()
-    verb(core, BEGAN + 3)
-    assert core.drain() == [
+    core.operate(command, BEGAN + 3)
+    assert core.machine.drain() == [
         BreakerTransition("it", BreakerState.OPEN, state, BreakerCause.OPERATOR, BEGAN + 3, 2)
     ]
 
@@ -83,31 +82,31 @@ def test_operator_command_is_reported(verb: Verb, state: BreakerState) -> None:
 def test_a_reset_forgets_the_rounds_at_once() -> None:
     core = opened(backoff=2.0)
     called(core, FAIL, DUE)
-    core.reset(DUE)
+    core.operate(BreakerEvent.RESET, DUE)
     assert core.view(DUE).rounds == 0
     assert core.fast.permit == GuardPermit(4)
 
 
-@pytest.mark.parametrize("verb", [Breaker.force_open, Breaker.disable])
-def test_results_do_not_change_an_operator_state(verb: Verb) -> None:
+@pytest.mark.parametrize("command", [BreakerEvent.FORCE, BreakerEvent.DISABLE])
+def test_results_do_not_change_an_operator_state(command: BreakerEvent) -> None:
     core = breaker(failures=1)
-    verb(core, BEGAN)
+    core.operate(command, BEGAN)
     state, generation = core.state(BEGAN), core.generation
     core.record(GuardPermit(generation), FAIL, BEGAN)
     core.record(GuardPermit(generation, 3), FAIL, BEGAN)
     core.open_for(30.0, BEGAN)
-    assert (core.state(BEGAN), core.generation, core.counts.stale_results) == (state, generation, 0)
-    core.reset(BEGAN)
+    assert (core.state(BEGAN), core.generation, core.stale_results) == (state, generation, 0)
+    core.operate(BreakerEvent.RESET, BEGAN)
     assert core.state(BEGAN) is BreakerState.CLOSED
 
 
 def test_operator_command_ends_metrics_only() -> None:
-    for verb, _ in VERBS:
+    for command, _ in COMMANDS:
         core = breaker()
-        core.metrics_only(BEGAN)
+        core.operate(BreakerEvent.METRICS_ONLY, BEGAN)
         assert core.view(BEGAN).metrics_only
-        verb(core, BEGAN)
-        assert core.view(BEGAN).metrics_only is (verb is Breaker.metrics_only)
+        core.operate(command, BEGAN)
+        assert core.view(BEGAN).metrics_only is (command is BreakerEvent.METRICS_ONLY)
 
 
 def test_metrics_only_admits_calls_it_would_reject() -> None:
@@ -130,7 +129,7 @@ def test_metrics_only_admits_calls_it_would_reject() -> None:
 
 def test_metrics_only_needs_no_lease_for_probes() -> None:
     core = opened(mode=BreakerMode.METRICS_ONLY)
-    core.probes.lease_required = True
+    core.slots.lease_required = True
     assert taken(core, DUE).serial == 1
     assert core.allow(DUE) is UNRECORDED_PERMIT
 
@@ -147,7 +146,7 @@ def test_how_it_begins(mode: BreakerMode, state: BreakerState, watching: bool) -
     core = breaker(mode=mode)
     view = core.view(BEGAN)
     assert (view.machine, view.metrics_only, view.cause, view.generation) == (state, watching, None, 0)
-    assert core.drain() == []
+    assert core.machine.drain() == []
     assert (core.fast.permit is not None) is (mode is BreakerMode.ENFORCE)
 
 
@@ -169,7 +168,7 @@ def test_a_dependency_is_believed_within_reason(
 ) -> None:
     core = breaker(open_max_s=open_max_s, backoff=2.0)
     core.open_for(requested_s, BEGAN)
-    (notified,) = core.drain()
+    (notified,) = core.machine.drain()
     assert (notified.after, notified.cause, notified.retry_after_s) == (
         BreakerState.OPEN,
         BreakerCause.RETRY_AFTER,
@@ -189,7 +188,7 @@ def test_the_later_of_two_moments_counts() -> None:
     )
     core.open_for(6.125, BEGAN + 4)
     assert core.allow(BEGAN + 4) == GuardRejection("it", BreakerState.OPEN, BreakerCause.RETRY_AFTER, 6.125)
-    assert core.drain() == [], "open it was"
+    assert core.machine.drain() == [], "open it was"
     core.open_for(3.0, BEGAN + 40)
     assert core.view(BEGAN + 40).retry_after_s == 3.0
 
@@ -214,7 +213,7 @@ def test_requested_retry_after_continues_the_rounds() -> None:
 
 def succeeded(core: Breaker) -> Breaker:
     """The breaker that replaces this one."""
-    return Breaker(core.name, core.settings, predecessor=core)
+    return Breaker(core.machine.name, core.settings, predecessor=core)
 
 
 @pytest.mark.parametrize("failures", [1, 5])
@@ -228,7 +227,7 @@ def test_successor_is_closed_and_has_counted_nothing(failures: int) -> None:
     assert after.fast.permit == GuardPermit(generation + 1)
     after.record(early, Outcome.FAILURE, BEGAN)
     view = after.view(BEGAN)
-    assert (view.streak, view.stale_results, after.drain()) == (0, 1, [])
+    assert (view.streak, view.stale_results, after.machine.drain()) == (0, 1, [])
 
 
 def test_probe_of_the_predecessor_is_stale() -> None:
@@ -245,11 +244,13 @@ def test_probe_of_the_predecessor_is_stale() -> None:
 
 
 @pytest.mark.parametrize("mode", BreakerMode)
-@pytest.mark.parametrize("command", ["force_open", "disable", "metrics_only", "reset", None])
-def test_command_of_an_operator_holds_for_the_successor(mode: BreakerMode, command: str | None) -> None:
+@pytest.mark.parametrize("command", [*dict(COMMANDS), None])
+def test_command_of_an_operator_holds_for_the_successor(
+    mode: BreakerMode, command: BreakerEvent | None
+) -> None:
     core = breaker(mode=mode)
     if command is not None:
-        getattr(core, command)(BEGAN)
+        core.operate(command, BEGAN)
     before, after = core.view(BEGAN), succeeded(core).view(BEGAN)
     assert (after.machine, after.metrics_only) == (before.machine, before.metrics_only)
     assert after.cause is (before.cause if before.machine in OPERATOR_STATES else None)
@@ -257,7 +258,7 @@ def test_command_of_an_operator_holds_for_the_successor(mode: BreakerMode, comma
 
 def test_operator_command_wins_over_the_fleet_after_succession() -> None:
     core = breaker()
-    core.force_open(BEGAN)
+    core.operate(BreakerEvent.FORCE, BEGAN)
     after = succeeded(core)
     after.adopt(RemoteBreakerState(7, BreakerState.CLOSED, cause=BreakerCause.TRIAL), BEGAN)
     assert after.state(BEGAN) is BreakerState.FORCED_OPEN

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.resilience.breaker import UNRECORDED_PERMIT, Breaker
-from autoglm_throttle.resilience.transitions import OPERATOR_STATES
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerMode,
@@ -55,14 +55,12 @@ acts = st.lists(
         st.tuples(st.just("end"), st.tuples(st.integers(0, 20), st.sampled_from(Outcome))),
         st.tuples(st.just("wait"), st.sampled_from([0.125, 1.0, 1.0, 3.0, 4.0, -0.5])),
         st.tuples(st.just("open_for"), st.sampled_from([0.5, 6.0])),
-        st.tuples(st.just("reset"), st.none()),
+        st.tuples(st.just("RESET"), st.none()),
     ),
     max_size=50,
 )
 verbs = st.lists(
-    st.one_of(
-        acts, st.sampled_from(["force_open", "disable", "metrics_only"]).map(lambda verb: [(verb, None)])
-    ),
+    st.one_of(acts, st.sampled_from(["FORCE", "DISABLE", "METRICS_ONLY"]).map(lambda name: [(name, None)])),
     max_size=4,
 ).map(lambda parts: [act for part in parts for act in part])
 
@@ -99,7 +97,7 @@ class Life:
                 if act == "call":
                     core.record(answer, value, self.now)
         else:
-            getattr(core, act)(self.now)
+            core.operate(BreakerEvent[act], self.now)
 
 
 def life(
@@ -164,10 +162,10 @@ def test_ordinary_call_holds_its_slot_until_one_result(
             )
             held += [answer] if isinstance(answer, GuardPermit) else []
         elif figure < len(held):
-            ended, late = held.pop(figure), core.counts.stale_results
+            ended, late = held.pop(figure), core.stale_results
             for times in (0, 1):
                 core.record(ended, what, now)
-                assert core.counts.stale_results == late + times
+                assert core.stale_results == late + times
         assert core.view(now).in_flight == len(held)
 
 
@@ -213,7 +211,7 @@ def test_transitions_form_a_chain_with_rising_generations(
     generations = [0]
 
     def check(it: Life) -> None:
-        notified.extend(it.core.drain())
+        notified.extend(it.core.machine.drain())
         assert 0 <= it.core.generation - generations[-1] <= 2, "a call begins its trial and ends it"
         generations.append(it.core.generation)
 
@@ -232,7 +230,7 @@ def test_views_and_clock_origin_do_not_change_the_state(
     def look(it: Life) -> None:
         core, now = it.core, it.now
         assert core.view(now) == core.view(now)
-        assert repr(core).startswith("<Breaker 'it' ")
+        assert core.describe(it.now).startswith("<Breaker 'it' ")
         foreseen = core.rejection(now)
         answer = copy.deepcopy(core).allow(now)
         assert foreseen == (answer if isinstance(answer, GuardRejection) else None)
@@ -245,10 +243,12 @@ def test_views_and_clock_origin_do_not_change_the_state(
     if unseen.opened_s is not None:
         unseen = replace(unseen, opened_s=unseen.opened_s - apart)
     assert seen == unseen
-    assert [replace(step, at_s=step.at_s + apart) for step in looked.core.drain()] == other.core.drain()
+    assert [
+        replace(step, at_s=step.at_s + apart) for step in looked.core.machine.drain()
+    ] == other.core.machine.drain()
 
 
-@given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
+@given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "RESET"]))
 def test_metrics_only_follows_the_same_states_without_rejecting(
     some: BreakerSettings, way: list[tuple[str, Any]]
 ) -> None:
@@ -265,10 +265,10 @@ def test_metrics_only_follows_the_same_states_without_rejecting(
         assert mine.would_reject == sum(other.rejected.values()) == refusals
         assert without_counts(replace(mine, metrics_only=False)) == without_counts(other)
     assert counting.core.view(counting.now).rejected == {}
-    assert counting.core.drain() == enforcing.core.drain()
+    assert counting.core.machine.drain() == enforcing.core.machine.drain()
 
 
-@given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "reset"]))
+@given(some=rules, way=acts.map(lambda way: [act for act in way if act[0] != "RESET"]))
 def test_disabled_counts_nothing(some: BreakerSettings, way: list[tuple[str, Any]]) -> None:
     it = life(some.model_copy(update={"mode": BreakerMode.DISABLED}))
     before = it.core.view(it.now)

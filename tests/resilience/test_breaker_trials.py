@@ -30,10 +30,10 @@ def test_rejects_until_the_last_instant_then_admits_one() -> None:
     )
     assert core.rejection(DUE) is None
     assert core.state(DUE) is BreakerState.HALF_OPEN
-    assert core.drain() == [], "nobody has asked"
+    assert core.machine.drain() == [], "nobody has asked"
     assert core.allow(DUE) == GuardPermit(2, 1)
     assert core.allow(DUE) == core.rejection(DUE) == NO_TRIAL
-    assert core.drain() == [
+    assert core.machine.drain() == [
         BreakerTransition("it", BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerCause.TRIAL, DUE, 2, 0.0, 0)
     ]
     view = core.view(DUE)
@@ -53,7 +53,7 @@ def test_failed_or_slow_probe_opens_for_the_full_period(outcome: Outcome, slow_i
 def test_successful_probe_closes() -> None:
     core = opened()
     called(core, OK, DUE)
-    assert [(notified.after, notified.cause) for notified in core.drain()] == [
+    assert [(notified.after, notified.cause) for notified in core.machine.drain()] == [
         (BreakerState.HALF_OPEN, BreakerCause.TRIAL),
         (BreakerState.CLOSED, BreakerCause.TRIAL),
     ]
@@ -81,7 +81,7 @@ def test_all_probe_slots_are_used_once_per_success() -> None:
     assert (view.probe_successes, view.probes) == (1, 2)
     assert core.allow(DUE) == NO_TRIAL
     core.record(first, OK, DUE)
-    assert (core.view(DUE).probe_successes, core.counts.stale_results) == (1, 1), "told twice"
+    assert (core.view(DUE).probe_successes, core.stale_results) == (1, 1), "told twice"
 
 
 def test_with_a_threshold_the_places_are_those_at_a_time() -> None:
@@ -97,7 +97,7 @@ def test_a_pass_without_a_place_decides_nothing() -> None:
     taken(core, DUE)
     core.record(GuardPermit(core.generation), OK, DUE)
     core.record(GuardPermit(core.generation), FAIL, DUE)
-    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.HALF_OPEN, 2)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.HALF_OPEN, 2)
 
 
 def test_hung_probe_costs_one_lease() -> None:
@@ -108,7 +108,7 @@ def test_hung_probe_costs_one_lease() -> None:
     assert core.view(DUE + 30).probes == 1, "until somebody asks"
     other = taken(core, DUE + 30)
     core.record(hung, FAIL, DUE + 31)
-    assert (core.state(DUE + 31), core.counts.stale_results) == (BreakerState.HALF_OPEN, 1)
+    assert (core.state(DUE + 31), core.stale_results) == (BreakerState.HALF_OPEN, 1)
     core.record(other, OK, DUE + 31)
     assert core.state(DUE + 31) is BreakerState.CLOSED
 
@@ -145,7 +145,7 @@ def test_probe_of_an_older_generation_is_stale() -> None:
     first, second = taken(core, DUE), taken(core, DUE)
     core.record(first, FAIL, DUE)
     core.record(second, OK, DUE)
-    assert (core.state(DUE), core.counts.stale_results) == (BreakerState.OPEN, 1)
+    assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
 
 
 def test_in_flight_limit_does_not_bind_probes() -> None:
@@ -168,7 +168,7 @@ def test_ramp_starts_after_the_probes_and_runs_to_its_end() -> None:
     assert core.rejection(DUE + 9.875) == rejected
     assert core.rejection(DUE + 10) is None
     assert core.allow(DUE + 10) == GuardPermit(4)
-    assert [(notified.after, notified.cause, notified.at_s) for notified in core.drain()] == [
+    assert [(notified.after, notified.cause, notified.at_s) for notified in core.machine.drain()] == [
         (BreakerState.HALF_OPEN, BreakerCause.TRIAL, DUE),
         (BreakerState.RAMPING, BreakerCause.TRIAL, DUE),
         (BreakerState.CLOSED, BreakerCause.RAMP, DUE + 10),

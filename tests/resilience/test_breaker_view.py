@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerMode,
@@ -32,8 +33,8 @@ def test_a_view_has_everything() -> None:
     called(core, FAIL, DUE)
     core.record(late, OK, DUE)
     core.allow(DUE + 1)
-    core.counts.classifier_errors = 4
-    core.probes.lease_required = True
+    core.classifier_errors = 4
+    core.slots.lease_required = True
     assert core.view(DUE + 5) == BreakerView(
         name="it",
         state=BreakerState.OPEN,
@@ -148,7 +149,7 @@ def closed_again() -> Breaker:
 
 def forced() -> Breaker:
     core = breaker()
-    core.force_open(BEGAN)
+    core.operate(BreakerEvent.FORCE, BEGAN)
     return core
 
 

@@ -9,11 +9,13 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -131,11 +133,14 @@ def test_expired_open_period_consults_the_breaker() -> None:
     passed(circuit.allow())
 
 
-@pytest.mark.parametrize("verb", ["reset", "disable", "metrics_only", "force_open"])
-def test_operator_command_ends_fast_rejections(verb: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [BreakerEvent.RESET, BreakerEvent.DISABLE, BreakerEvent.METRICS_ONLY, BreakerEvent.FORCE],
+)
+def test_operator_command_ends_fast_rejections(command: BreakerEvent) -> None:
     circuit = opened()
     rejected(circuit.allow())
-    getattr(circuit, verb)()
+    circuit.breaker.operate(command)
     circuit.block()
 
 
@@ -183,8 +188,8 @@ def test_transitions_are_reported_once_in_order() -> None:
     circuit = half_open(on_transitions=notified)
     passed(circuit.allow())
     assert notified.states == [BreakerState.OPEN, BreakerState.HALF_OPEN]
-    circuit.reset()
-    circuit.reset()
+    circuit.breaker.operate(BreakerEvent.RESET)
+    circuit.breaker.operate(BreakerEvent.RESET)
     assert notified.states == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
     generations = [change.generation for change in notified.changes]
     assert generations == sorted(set(generations))
@@ -196,7 +201,7 @@ def test_raising_observer_is_logged_and_harmless(caplog: pytest.LogCaptureFixtur
 
     circuit = opened(on_transitions=notified)
     assert circuit.state() is BreakerState.OPEN
-    circuit.reset()
+    circuit.breaker.operate(BreakerEvent.RESET)
     assert circuit.state() is BreakerState.CLOSED
     assert [(line.name, line.levelno) for line in caplog.records] == [("autoglm_throttle", logging.WARNING)]
     assert "the observer's own" in caplog.text
@@ -209,7 +214,7 @@ def test_an_observer_may_use_the_circuit_that_it_observes() -> None:
         for change in changes:
             seen.append((change.after, circuit.state()))
             if change.after is BreakerState.OPEN:
-                circuit.force_open()
+                circuit.breaker.operate(BreakerEvent.FORCE)
                 seen.append((change.after, circuit.state()))
 
     circuit = Clocked(on_transitions=notified)
@@ -234,8 +239,8 @@ def test_one_thread_delivers_for_all_and_in_order() -> None:
     first = threading.Thread(target=fail, args=(circuit,))
     first.start()
     assert busy.wait(60)
-    circuit.reset()
-    circuit.force_open()
+    circuit.breaker.operate(BreakerEvent.RESET)
+    circuit.breaker.operate(BreakerEvent.FORCE)
     assert notified.states == [BreakerState.OPEN]
     go_on.set()
     first.join(60)
@@ -261,23 +266,23 @@ def test_no_observer_is_called_under_the_lock() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "state"),
+    ("command", "state"),
     [
-        ("force_open", BreakerState.FORCED_OPEN),
-        ("disable", BreakerState.DISABLED),
-        ("reset", BreakerState.CLOSED),
+        (BreakerEvent.FORCE, BreakerState.FORCED_OPEN),
+        (BreakerEvent.DISABLE, BreakerState.DISABLED),
+        (BreakerEvent.RESET, BreakerState.CLOSED),
     ],
 )
-def test_operator_state_lasts_until_the_next_command(verb: str, state: BreakerState) -> None:
+def test_operator_state_lasts_until_the_next_command(command: BreakerEvent, state: BreakerState) -> None:
     circuit = opened()
-    getattr(circuit, verb)()
+    circuit.breaker.operate(command)
     circuit.clock.advance(1000.0)
     assert circuit.state() is circuit.view().state is state
 
 
 def test_metrics_only_lets_all_through_and_counts() -> None:
     circuit = Clocked()
-    circuit.metrics_only()
+    circuit.breaker.operate(BreakerEvent.METRICS_ONLY)
     fail(circuit)
     passed(circuit.allow())
     assert circuit.view().would_reject == 1
@@ -302,10 +307,6 @@ def test_rejection_query_has_no_effect() -> None:
     assert circuit.view().machine is BreakerState.OPEN
 
 
-def test_reprs_show_live_state() -> None:
-    assert "open by failures" in repr(opened())
-
-
 def test_idle_guard_may_be_evicted() -> None:
     circuit = Clocked(BreakerSettings(failures=2))
     idle = [circuit.is_idle]
@@ -314,7 +315,7 @@ def test_idle_guard_may_be_evicted() -> None:
     idle.append(circuit.is_idle)
     circuit.record(under_way, SUCCESS)
     idle.append(circuit.is_idle)
-    circuit.metrics_only()
+    circuit.breaker.operate(BreakerEvent.METRICS_ONLY)
     idle.append(circuit.is_idle)
     assert idle == [True, False, True, False]
 
@@ -396,7 +397,7 @@ def test_call_amid_a_change_is_rejected() -> None:
     circuit, clock = interrupted_circuit(RecordedTransitions())
     answers: list[object] = []
     clock.action = lambda: answers.append(circuit.allow())
-    circuit.reset()
+    circuit.breaker.operate(BreakerEvent.RESET)
     assert answers == [GuardRejection("db", BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)]
     assert circuit.state() is BreakerState.CLOSED
 
@@ -404,8 +405,8 @@ def test_call_amid_a_change_is_rejected() -> None:
 def test_operator_command_amid_a_change_follows_it() -> None:
     notified = RecordedTransitions()
     circuit, clock = interrupted_circuit(notified)
-    clock.action = circuit.force_open
-    circuit.reset()
+    clock.action = partial(circuit.breaker.operate, BreakerEvent.FORCE)
+    circuit.breaker.operate(BreakerEvent.RESET)
     assert notified.states[-2:] == [BreakerState.CLOSED, BreakerState.FORCED_OPEN]
 
 

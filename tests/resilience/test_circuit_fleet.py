@@ -9,8 +9,9 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from autoglm_throttle.resilience.fleet_link import BreakerStore
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -185,7 +186,7 @@ def test_fleet_decides_about_late_probe_results() -> None:
     circuit = to_half_open(store)
     store.replies = [ProbeLease(5, version=3)]
     trial = passed(circuit.allow())
-    circuit.force_open()
+    circuit.breaker.operate(BreakerEvent.FORCE)
     circuit.record(trial, SUCCESS)
     circuit.record(trial, SUCCESS)
     assert circuit.state() is BreakerState.FORCED_OPEN
@@ -243,7 +244,7 @@ def test_a_lease_that_comes_after_a_change_is_given_back(enter: Enter) -> None:
     acquire = store.acquire
 
     def late(name: str, request: ProbeRequest) -> ProbeLease | RemoteBreakerState | None:
-        circuit.force_open()
+        circuit.breaker.operate(BreakerEvent.FORCE)
         return acquire(name, request)
 
     store.acquire = late  # type: ignore[method-assign]
@@ -302,7 +303,7 @@ def test_unavailable_store_gets_no_query(enter: Enter) -> None:
     store.is_up = False
     passed(enter(circuit))
     assert store.requested == []
-    circuit.reset()
+    circuit.breaker.operate(BreakerEvent.RESET)
     fail(circuit)
     circuit.clock.advance(10.0)
     store.is_up = True
@@ -347,20 +348,24 @@ def test_fleet_update_ends_a_fast_rejection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "state"),
-    [("force_open", BreakerState.FORCED_OPEN), ("disable", BreakerState.DISABLED), ("reset", CLOSED)],
+    ("command", "state"),
+    [
+        (BreakerEvent.FORCE, BreakerState.FORCED_OPEN),
+        (BreakerEvent.DISABLE, BreakerState.DISABLED),
+        (BreakerEvent.RESET, CLOSED),
+    ],
 )
-def test_operator_state_applies_to_the_fleet(verb: str, state: BreakerState) -> None:
+def test_operator_state_applies_to_the_fleet(command: BreakerEvent, state: BreakerState) -> None:
     store = FakeStore()
     circuit = in_fleet(store)
     for _ in range(2):
-        getattr(circuit, verb)()
+        circuit.breaker.operate(command)
     assert store.reports == [("operated", "db", state)] * 2
 
 
 def test_metrics_only_is_each_process_own() -> None:
     store = FakeStore()
-    in_fleet(store).metrics_only()
+    in_fleet(store).breaker.operate(BreakerEvent.METRICS_ONLY)
     assert store.reports == []
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState, GuardRejected
 from tests.resilience.faces import FACES, Act
@@ -88,7 +89,7 @@ def test_a_call_from_before_the_opening_changes_nothing_after_it(face: str) -> N
 @pytest.mark.parametrize("face", FACES)
 def test_a_disabled_guard_lets_all_through_and_counts_nothing(face: str) -> None:
     circuit = half_open()
-    circuit.disable()
+    circuit.breaker.operate(BreakerEvent.DISABLE)
     for _ in range(3):
         assert call(circuit, face, breaks) is ConnectionError
     assert circuit.state() is BreakerState.DISABLED
@@ -97,7 +98,7 @@ def test_a_disabled_guard_lets_all_through_and_counts_nothing(face: str) -> None
 @pytest.mark.parametrize("face", FACES)
 def test_metrics_only_rejects_nothing(face: str) -> None:
     circuit = Clocked()
-    circuit.metrics_only()
+    circuit.breaker.operate(BreakerEvent.METRICS_ONLY)
     for _ in range(3):
         assert call(circuit, face, breaks) is ConnectionError
     assert circuit.view().would_reject == 2

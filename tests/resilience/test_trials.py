@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.resilience.half_open import HalfOpenProbes, RampUp
+from autoglm_throttle.resilience.half_open import CallSlots, RampUp
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 
 LEASE_S = 2.0
@@ -16,8 +16,8 @@ acts = st.lists(
 )
 
 
-def trials(**rules: int) -> HalfOpenProbes:
-    return HalfOpenProbes(BreakerSettings(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]  # any column
+def trials(**rules: int) -> CallSlots:
+    return CallSlots(BreakerSettings(trial_lease_s=LEASE_S, **rules))  # type: ignore[arg-type]  # any column
 
 
 @given(acts)
@@ -36,7 +36,7 @@ def test_places_beside_a_list_of_them(some: list[tuple[str, int, int]]) -> None:
         else:
             places.clear()
             kept.clear()
-        assert len(places) == len(kept)
+        assert len(places.acquired) == len(kept)
         assert places.count_held(now) == sum(now - at < LEASE_S for at in kept.values())
 
 
@@ -48,7 +48,7 @@ def test_no_search_while_no_lease_can_have_expired() -> None:
     places.expire(9.875)
     assert places.acquired is found
     places.expire(10.0)
-    assert (len(places), places.release(1)) == (2, False)
+    assert (len(places.acquired), places.release(1)) == (2, False)
     found = places.acquired
     places.expire(10.875)
     assert places.acquired is found, "the oldest that is left is of 9.0"
@@ -67,7 +67,7 @@ def test_no_search_while_no_lease_can_have_expired() -> None:
 def test_looking_takes_no_place_away() -> None:
     places = trials(half_open_max=9)
     places.acquire(1, 0.0)
-    assert (places.count_held(1.875), places.count_held(2.0), len(places)) == (1, 0, 1)
+    assert (places.count_held(1.875), places.count_held(2.0), len(places.acquired)) == (1, 0, 1)
     assert places.release(1)
     assert not places.release(1)
 
@@ -112,7 +112,11 @@ def test_new_round_has_no_successes_and_no_probes() -> None:
     round_.acquire(1, 0.0)
     round_.record_success()
     round_.clear()
-    assert (round_.successes, len(round_), round_.is_full(0.0, lease_required=False)) == (0, 0, False)
+    assert (round_.successes, len(round_.acquired), round_.is_full(0.0, lease_required=False)) == (
+        0,
+        0,
+        False,
+    )
 
 
 @given(

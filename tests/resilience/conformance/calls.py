@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -92,8 +94,8 @@ class Calls(EventRunner):
             r"hangs": self.hangs,
             r"call": self.call,
             r"open for ([\d.]+)": lambda s: circuit.open_for(float(s)),
-            r"force open": circuit.force_open,
-            r"metrics only": circuit.metrics_only,
+            r"force open": partial(circuit.breaker.operate, BreakerEvent.FORCE),
+            r"metrics only": partial(circuit.breaker.operate, BreakerEvent.METRICS_ONLY),
             r"state": lambda: str(circuit.state()),
             r"in flight": lambda: f"in flight {circuit.view().in_flight}",
             r"stale": lambda: f"stale {circuit.view().stale_results}",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -53,8 +56,8 @@ class Fleet(EventRunner):
             r"(ok|fail|slow|neutral)": self.call,
             r"ask ?(\w*)": self.request,
             r"(\w+) (ok|fail|slow|neutral)": self.end,
-            r"force open": circuit.force_open,
-            r"reset": circuit.reset,
+            r"force open": partial(circuit.breaker.operate, BreakerEvent.FORCE),
+            r"reset": partial(circuit.breaker.operate, BreakerEvent.RESET),
             r"state": lambda: str(circuit.state()),
             r"stale": lambda: f"stale {circuit.view().stale_results}",
             r"questions": lambda: f"questions {self.store.questions}",

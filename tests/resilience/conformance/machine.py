@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import GuardPermit, GuardRejection
 from tests.resilience.conformance.events import OUTCOMES, EventHandlers, EventRunner, notified, rejection
@@ -22,15 +23,15 @@ class Machine(EventRunner):
             r"(ok|fail|slow|neutral)": self.call,
             r"ask ?(\w*)": self.request,
             r"(\w+) (ok|fail|slow|neutral)": self.end,
-            r"force open": lambda: breaker.force_open(self.now),
-            r"disable": lambda: breaker.disable(self.now),
-            r"metrics only": lambda: breaker.metrics_only(self.now),
-            r"reset": lambda: breaker.reset(self.now),
+            r"force open": lambda: breaker.operate(BreakerEvent.FORCE, self.now),
+            r"disable": lambda: breaker.operate(BreakerEvent.DISABLE, self.now),
+            r"metrics only": lambda: breaker.operate(BreakerEvent.METRICS_ONLY, self.now),
+            r"reset": lambda: breaker.operate(BreakerEvent.RESET, self.now),
             r"open for ([\d.]+)": lambda s: breaker.open_for(float(s), self.now),
             r"state": lambda: str(breaker.state(self.now)),
             r"stale": lambda: f"stale {breaker.view(self.now).stale_results}",
             r"would refuse": lambda: f"would refuse {breaker.view(self.now).would_reject}",
-            r"told": lambda: notified(breaker.drain()),
+            r"told": lambda: notified(breaker.machine.drain()),
             r"look": self.look,
         }
 
@@ -50,7 +51,7 @@ class Machine(EventRunner):
         self.breaker.record(self.calls[name], OUTCOMES[outcome], self.now)
 
     def look(self) -> None:
-        repr(self.breaker)
+        self.breaker.describe(self.now)
         self.breaker.view(self.now)
         self.breaker.state(self.now)
         self.breaker.rejection(self.now)

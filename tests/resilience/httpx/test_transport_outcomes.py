@@ -10,6 +10,7 @@ import pytest
 
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport, GuardTransport, TransportRejected, origin
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.policies import GUARD_NAME
 from autoglm_throttle.types import (
@@ -205,7 +206,7 @@ def test_rejection_is_an_httpx_error_and_ours(face: str) -> None:
 
 def test_rejection_without_client_names_its_request(face: str) -> None:
     guarded = Guarded()
-    guarded.guard("dep").circuit.force_open()
+    guarded.guard("dep").circuit.breaker.operate(BreakerEvent.FORCE)
     request = httpx.Request("GET", URL)
 
     def requesting() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from autoglm_throttle.resilience.breaker import Breaker
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -74,6 +75,10 @@ THEN = {
     BreakerState.DISABLED: ("operate",),
 }
 """Weights of the actions in each state, so that random runs progress."""
+COMMANDS = (
+    *(BreakerEvent.FORCE, BreakerEvent.DISABLE, BreakerEvent.METRICS_ONLY),
+    *(BreakerEvent.RESET, BreakerEvent.RESET, BreakerEvent.RESET),
+)
 STARTS = (BreakerState.CLOSED, BreakerState.CLOSED, BreakerState.OPEN, BreakerState.RAMPING)
 GUESTS = {
     ConcurrentCaller.FLEET: ("lease", "grant", "receive", "receive", "receive", "receive_old_update"),
@@ -195,15 +200,14 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     # --- verbs ---
 
     def operate(self, data: st.DataObject) -> None:
-        verbs = ("force_open", "disable", "metrics_only", "reset", "reset", "reset")
-        self.decide(data.draw(st.sampled_from(verbs), "verb"))
+        self.decide(data.draw(st.sampled_from(COMMANDS), "command"))
 
-    def decide(self, verb: str) -> None:
-        self.both(lambda breaker, now: getattr(breaker, verb)(now))
-        to = {"force_open": BreakerState.FORCED_OPEN, "disable": BreakerState.DISABLED}.get(
-            verb, BreakerState.CLOSED
+    def decide(self, command: BreakerEvent) -> None:
+        self.both(lambda breaker, now: breaker.operate(command, now))
+        to = {BreakerEvent.FORCE: BreakerState.FORCED_OPEN, BreakerEvent.DISABLE: BreakerState.DISABLED}.get(
+            command, BreakerState.CLOSED
         )
-        self.oracle.operate(to, self.now, metrics_only=verb == "metrics_only")
+        self.oracle.operate(to, self.now, metrics_only=command is BreakerEvent.METRICS_ONLY)
 
     def open_for(self, data: st.DataObject) -> None:
         duration_s = data.draw(st.sampled_from([0.125, 2.0, 7.0, 500.0]), "open for")
@@ -216,7 +220,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         on = data.draw(st.booleans(), "leased")
         self.oracle.leased = on
         for breaker in (self.breaker, self.replica):
-            breaker.probes.lease_required = on
+            breaker.slots.lease_required = on
 
     def grant(self, data: st.DataObject) -> None:
         if self.oracle.effective(self.now) is not BreakerState.HALF_OPEN:
@@ -263,7 +267,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         text = data.draw(st.sampled_from(["", "TimeoutError: too long", "ValueError: " + "x" * 300]), "note")
         self.both(lambda breaker, now: breaker.record_failure_text(text))
         self.note = text[:200]
-        assert repr(self.breaker).startswith("<Breaker 'it' ")
+        assert self.breaker.describe(self.now).startswith("<Breaker 'it' ")
         assert self.breaker.state(self.now) is self.oracle.effective(self.now)
         assert self.breaker.view(self.now) == self.breaker.view(self.now)
         if self.oracle.machine not in OPERATED:
@@ -295,7 +299,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         assert sum(isinstance(answer, GuardPermit) for answer in answers) == self.by.half_open_max
 
     def drain(self, data: st.DataObject | None = None) -> None:
-        mine, other = self.breaker.drain(), self.replica.drain()
+        mine, other = self.breaker.machine.drain(), self.replica.machine.drain()
         assert [replace(notified, at_s=notified.at_s + APART_S) for notified in mine] == other
         self.drained += mine
         assert len(self.drained) == len(self.oracle.notified)
@@ -352,10 +356,8 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
             if entry.really:
                 rejected[entry.cause] = rejected.get(entry.cause, 0) + 1
         assert nonzero(view.rejected) == rejected
-        assert (
-            view.would_reject == self.breaker.counts.would_reject == sum(not entry.really for entry in denied)
-        )
-        assert view.stale_results == self.breaker.counts.stale_results == recount.late(self.oracle.log)
+        assert view.would_reject == self.breaker.would_reject == sum(not entry.really for entry in denied)
+        assert view.stale_results == self.breaker.stale_results == recount.late(self.oracle.log)
         assert view.last_failure == self.note
 
     @invariant()
@@ -370,7 +372,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
             later = copy.deepcopy(breaker)
             later.record(breaker.fast.permit, Outcome.SUCCESS, now)
             assert bare(later.view(now)) == bare(breaker.view(now))
-            assert later.drain() == copy.deepcopy(breaker).drain()
+            assert later.machine.drain() == copy.deepcopy(breaker).machine.drain()
 
     @invariant()
     def a_ramp_admits_its_share(self) -> None:

@@ -43,5 +43,5 @@ def test_the_shadow_is_the_breaker_itself(rules: BreakerSettings, events: list[t
             if its is not None:
                 strict.record(its, Outcome(what), now)
         assert shape(shadow.view(now)) == shape(strict.view(now))
-        assert shadow.counts.would_reject == rejected
+        assert shadow.would_reject == rejected
         assert not shadow.view(now).rejected

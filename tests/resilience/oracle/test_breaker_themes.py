@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import BreakerState
 from tests.resilience.oracle import drawn
@@ -35,10 +36,13 @@ class WindowMachine(BreakerMachine):
 class OperatedMachine(BreakerMachine):
     """Usual rules, and whatever operators decide, here and elsewhere."""
 
-    @initialize(rules=drawn.plain(), verb=st.sampled_from(["force_open", "disable", "reset"]))
-    def begin(self, rules: BreakerSettings, verb: str) -> None:
+    @initialize(
+        rules=drawn.plain(),
+        command=st.sampled_from([BreakerEvent.FORCE, BreakerEvent.DISABLE, BreakerEvent.RESET]),
+    )
+    def begin(self, rules: BreakerSettings, command: BreakerEvent) -> None:
         self.set_out(rules, {ConcurrentCaller.OPERATOR, ConcurrentCaller.FLEET}, BreakerState.OPEN)
-        self.decide(verb)
+        self.decide(command)
 
 
 TestRamp = RampMachine.TestCase

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from autoglm_throttle.resilience.thread_safe_breaker import BreakerStore
+from autoglm_throttle.resilience.fleet_link import BreakerStore
 from autoglm_throttle.store.breakers import state, sync
 from autoglm_throttle.store.breakers.protocol import escape_name
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore

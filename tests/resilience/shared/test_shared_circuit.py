@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.store.breakers import sync
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
@@ -113,14 +114,14 @@ def test_two_guards_open_try_and_close_together(made: Made, redis_url: str) -> N
 def test_operator_state_applies_everywhere_to_late_results_too(made: Made, redis_url: str) -> None:
     here, there = circuit(made(redis_url)), circuit(made(redis_url))
     under_way = passed(there)
-    here.force_open()
+    here.breaker.operate(BreakerEvent.FORCE)
     until(lambda: there.state() is BreakerState.FORCED_OPEN, PATIENCE_S, "it is forced open")
     there.record(under_way, Outcome.FAILURE)
     fresh = circuit(made(redis_url, listens=False))
     rejected = fresh.allow()
     assert isinstance(rejected, GuardRejection)
     assert rejected.state is BreakerState.FORCED_OPEN
-    there.reset()
+    there.breaker.operate(BreakerEvent.RESET)
     until(lambda: {one.state() for one in (here, fresh)} == {BreakerState.CLOSED}, PATIENCE_S, "it is reset")
 
 
