@@ -39,10 +39,10 @@ def providers(
         if names[name] > 1:
             name = f"{name}#{names[name]}"
         if item.url is not None:
-            from autoglm_throttle.gpu.scrape.provider import Scrape, ScrapeProvider
+            from autoglm_throttle.gpu.scrape.provider import ScrapeProvider
 
-            scrape = Scrape(item.kind, item.url, settings.gpu_selector)
-            return ScrapeProvider(scrape, name=name, clock=clock, wall=wall)
+            selector = settings.gpu_selector
+            return ScrapeProvider(item.kind, item.url, selector=selector, name=name, clock=clock, wall=wall)
         if item.kind == "fake":
             from autoglm_throttle.gpu.recorded import RecordedProvider
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series, parse
-from autoglm_throttle.gpu.scrape.http import Deadline, HttpPage, WrongStatusError, fetch
+from autoglm_throttle.gpu.scrape.http import Deadline, WrongStatusError, fetch
 from autoglm_throttle.settings.groups.gpu import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import ProviderUnavailable
@@ -271,16 +271,16 @@ class MetricsProbe:
         except ProviderUnavailable as error:
             raise TrafficError(f"--metrics: {self.name} {error}") from None
 
-    def _page(self) -> HttpPage:
+    def _page(self) -> bytes:
         """Fetch the page; remember a trailing slash that a mounted application requires by a redirect."""
         deadline = Deadline(TIMEOUT_S, self._clock)
         query = f"?{self._url.query}" if self._url.query else ""
         try:
-            return fetch(self._url, self._path + query, deadline)
+            return fetch(self._url, self._path + query, deadline)[0]
         except WrongStatusError as answer:
             if answer.status not in REDIRECTS or self._path.endswith("/"):
                 raise
-        page = fetch(self._url, f"{self._path}/{query}", deadline)
+        page, _ = fetch(self._url, f"{self._path}/{query}", deadline)
         self._path += "/"
         return page
 
@@ -310,7 +310,7 @@ def _parse_url(url: str) -> ScrapeUrl:
     return item.url
 
 
-def _wanted_lines(page: HttpPage) -> str:
+def _wanted_lines(page: bytes) -> str:
     """Return only the needed lines: there may be thousands of others, and parsing blocks the generator."""
-    lines = page.body.decode("utf-8", "replace").split("\n")[:-1]
+    lines = page.decode("utf-8", "replace").split("\n")[:-1]
     return "".join(f"{line}\n" for line in lines if line.startswith(WANTED))

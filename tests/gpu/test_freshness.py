@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.scrape.freshness import FORGET_S, MOST_ROWS, RefreshDetector, RefreshInfo
+from autoglm_throttle.gpu.scrape.freshness import FORGET_S, MOST_ROWS, DatedRow, RefreshDetector
 from autoglm_throttle.types import GpuSample
 
 
 def report(
     device: str = "GPU-a", load: float = 50.0, pulse: float | None = None, stamp_s: float | None = None
-) -> RefreshInfo:
+) -> DatedRow:
     sample = GpuSample(device=device, index=0, taken_at_s=0.0, source="dcgm:h", utilization_pct=load)
-    return RefreshInfo(sample, pulse, stamp_s)
+    return sample, pulse, stamp_s
 
 
 def measured(rows: list[GpuSample]) -> list[float]:
@@ -27,7 +27,7 @@ def measured(rows: list[GpuSample]) -> list[float]:
     st.sampled_from([report(), report(pulse=5.0), report(stamp_s=99.0), report(pulse=5.0, stamp_s=99.0)]),
     st.floats(-1e5, 1e5),
 )
-def test_repeated_row_is_never_new(start: float, waits: list[float], row: RefreshInfo, wall_s: float) -> None:
+def test_repeated_row_is_never_new(start: float, waits: list[float], row: DatedRow, wall_s: float) -> None:
     renewal, now, seen = RefreshDetector(), start, set()
     for wait in waits:
         seen.update(measured(renewal.date([row], now, wall_s + now)))

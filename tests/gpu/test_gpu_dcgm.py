@@ -10,7 +10,7 @@ from autoglm_throttle.gpu.sanity import RANGES, drop_implausible
 from autoglm_throttle.gpu.scrape import dcgm
 from autoglm_throttle.gpu.scrape.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, parse_devices
 from autoglm_throttle.gpu.scrape.exposition import Series
-from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
+from autoglm_throttle.gpu.scrape.freshness import DatedRow
 from autoglm_throttle.types import GpuSample, ThrottleBit
 from tests.gpu.exporter_texts import series
 
@@ -18,7 +18,7 @@ MIB = 1024**2
 UUID = "GPU-5a1c7f3e-0b2d-4c6a-9e8f-1122334455"
 
 
-def rows(name: str) -> list[RefreshInfo]:
+def rows(name: str) -> list[DatedRow]:
     report = parse_devices(series(name), source="dcgm:h:9400", now=7.0, host="h:9400")
     assert report is not None
     return report
@@ -31,12 +31,12 @@ def one(name: str, value: float, at_s: float | None = None, **labels: str) -> Se
 def row(*lines: Series) -> GpuSample:
     report = parse_devices(lines, source="s", now=7.0)
     assert report is not None
-    return report[0].sample
+    return report[0][0]
 
 
 def test_the_default_counters() -> None:
     busy, idle = rows("dcgm_plain")
-    assert busy == RefreshInfo(
+    assert busy == (
         GpuSample(
             device=UUID + "00",
             index=0,
@@ -58,14 +58,15 @@ def test_the_default_counters() -> None:
             pcie_tx_bps=151234567.0,
             pcie_rx_bps=99123456.0,
         ),
-        counter=8412345678.901,
+        8412345678.901,
+        None,
     )
-    assert (idle.sample.device, idle.sample.index, idle.sample.utilization_pct) == (UUID + "01", 1, 0.0)
-    assert idle.sample.notes == ("last XID 31",)
+    assert (idle[0].device, idle[0].index, idle[0].utilization_pct) == (UUID + "01", 1, 0.0)
+    assert idle[0].notes == ("last XID 31",)
 
 
 def test_all_counters() -> None:
-    busy, idle = (report.sample for report in rows("dcgm_all"))
+    busy, idle = (report[0] for report in rows("dcgm_all"))
     assert (busy.sm_active_ratio, busy.sm_occupancy_ratio) == (0.91, 0.22)
     assert (busy.power_limit_w, busy.sm_clock_max_mhz) == (700.0, 1980.0)
     assert busy.throttled_ns == 1_500_000_000
@@ -76,7 +77,7 @@ def test_all_counters() -> None:
 
 
 def test_the_newer_names() -> None:
-    busy, broken = (report.sample for report in rows("dcgm_renamed"))
+    busy, broken = (report[0] for report in rows("dcgm_renamed"))
     assert (busy.temperature_c, busy.power_w, busy.power_limit_w) == (64.0, 612.417, 700.0)
     assert (busy.graphics_active_ratio, busy.sm_active_ratio, busy.sm_occupancy_ratio) == (
         0.981224,
@@ -92,31 +93,31 @@ def test_the_newer_names() -> None:
 
 def test_mig_instance_replaces_its_device() -> None:
     first, second, whole = rows("dcgm_mig")
-    assert [report.sample.device for report in (first, second, whole)] == [
+    assert [report[0].device for report in (first, second, whole)] == [
         UUID + "00/1",
         UUID + "00/2",
         UUID + "01",
     ]
-    assert [report.sample.kind for report in (first, second, whole)] == ["mig", "mig", "gpu"]
-    assert [report.sample.gpu_instance for report in (first, second, whole)] == [
+    assert [report[0].kind for report in (first, second, whole)] == ["mig", "mig", "gpu"]
+    assert [report[0].gpu_instance for report in (first, second, whole)] == [
         UUID + "00/1",
         UUID + "00/2",
         "",
     ]
-    assert [report.sample.index for report in (first, second, whole)] == [101, 102, 1]
-    assert first.sample.name == "NVIDIA H100 80GB HBM3 3g.40gb"
-    assert (first.sample.graphics_active_ratio, first.sample.utilization_pct) == (0.87, None)
-    assert (first.sample.memory_used_bytes, first.sample.memory_total_bytes) == (30000 * MIB, 40192 * MIB)
-    assert (first.sample.temperature_c, first.sample.sm_clock_mhz) == (64.0, 1755.0)
+    assert [report[0].index for report in (first, second, whole)] == [101, 102, 1]
+    assert first[0].name == "NVIDIA H100 80GB HBM3 3g.40gb"
+    assert (first[0].graphics_active_ratio, first[0].utilization_pct) == (0.87, None)
+    assert (first[0].memory_used_bytes, first[0].memory_total_bytes) == (30000 * MIB, 40192 * MIB)
+    assert (first[0].temperature_c, first[0].sm_clock_mhz) == (64.0, 1755.0)
     for field in dcgm.WHOLE_DEVICE_FIELDS:
-        assert getattr(first.sample, field) is None
-    assert first.sample.notes == (MIG_NOTE,)
-    assert first.counter == 5112345678.901, "its card's counter tells that it was measured anew"
+        assert getattr(first[0], field) is None
+    assert first[0].notes == (MIG_NOTE,)
+    assert first[1] == 5112345678.901, "its card's counter tells that it was measured anew"
 
 
 def test_blank_values_are_unknown() -> None:
     first, second = rows("dcgm_blank")
-    assert first.sample == GpuSample(
+    assert first[0] == GpuSample(
         device=UUID + "00",
         index=0,
         taken_at_s=7.0,
@@ -127,10 +128,10 @@ def test_blank_values_are_unknown() -> None:
         power_w=612.417,
         utilization_pct=97.0,
     )
-    assert first.counter is None
-    assert second.sample.memory_used_bytes == 1000 * MIB
-    assert second.sample.memory_total_bytes is None
-    assert second.sample.temperature_c is None
+    assert first[1] is None
+    assert second[0].memory_used_bytes == 1000 * MIB
+    assert second[0].memory_total_bytes is None
+    assert second[0].temperature_c is None
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_device_of_several_pods_is_one_row() -> None:
     lines = [one("DCGM_FI_DEV_GPU_UTIL", 40.0, pod=pod) for pod in ("a", "b")]
     report = parse_devices(lines, source="s", now=7.0)
     assert report is not None
-    assert [found.sample.utilization_pct for found in report] == [40.0]
+    assert [found[0].utilization_pct for found in report] == [40.0]
 
 
 def test_row_without_device_is_skipped() -> None:
@@ -185,12 +186,12 @@ def test_device_without_labels_gets_a_name() -> None:
     lines = [Series("DCGM_FI_DEV_GPU_TEMP", {"gpu": number}, 40.0) for number in ("3", "x", "\u0663")]
     report = parse_devices(lines, source="s", now=7.0, host="h:9400")
     assert report is not None
-    assert [(found.sample.device, found.sample.index) for found in report] == [
+    assert [(found[0].device, found[0].index) for found in report] == [
         ("3", 3),
         ("x", 1),
         ("\u0663", 2),
     ]
-    assert {found.sample.host for found in report} == {"h:9400"}
+    assert {found[0].host for found in report} == {"h:9400"}
 
 
 def test_old_labels_are_known() -> None:
@@ -215,7 +216,7 @@ def test_the_newest_stamp_of_a_row_is_its_own() -> None:
     lines.append(one("DCGM_FI_DEV_SM_CLOCK", 1.0, float("inf")))
     report = parse_devices(lines, source="s", now=7.0)
     assert report is not None
-    assert report[0].stamp_s == 8.0
+    assert report[0][2] == 8.0
 
 
 def test_every_field_named_is_one_that_is_checked() -> None:
@@ -239,7 +240,7 @@ LINES = st.lists(
 @given(LINES)
 def test_any_numbers_make_rows_that_can_be_checked(lines: list[Series]) -> None:
     for report in parse_devices(lines, source="s", now=7.0) or []:
-        drop_implausible(report.sample)
+        drop_implausible(report[0])
 
 
 @given(LINES)
@@ -247,7 +248,7 @@ def test_the_order_of_the_names_does_not_matter(lines: list[Series]) -> None:
     once = {(line.name, line.labels["gpu"], line.labels["GPU_I_ID"]): line for line in lines}.values()
     forth = parse_devices(once, source="s", now=7.0) or []
     back = parse_devices(reversed(list(once)), source="s", now=7.0) or []
-    assert {report.sample.device for report in forth} == {report.sample.device for report in back}
+    assert {report[0].device for report in forth} == {report[0].device for report in back}
 
 
 @pytest.mark.parametrize("label", ["UUID", "Hostname", "GPU_I_ID"])

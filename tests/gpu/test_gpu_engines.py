@@ -8,19 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.scrape.engines import PRESETS, SGLANG, VLLM, is_reachable, parse_engine
+from autoglm_throttle.gpu.scrape.engines import is_reachable, parse_engine
 from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.types import GpuSample
 from tests.gpu.exporter_texts import series
 
 
 def report(name: str, place: str = "gw:8000") -> GpuSample:
-    found = parse_engine(
-        series(name), PRESETS[name.partition("_")[0]], source="x:gw:8000", now=7.0, place=place
-    )
+    found = parse_engine(series(name), name.partition("_")[0], source="x:gw:8000", now=7.0, place=place)
     assert found is not None
-    assert (found.counter, found.stamp_s) == (None, None)
-    return found.sample
+    return found
 
 
 def numbers(row: GpuSample) -> tuple[object, ...]:
@@ -65,32 +62,32 @@ def test_ranks_of_sglang_that_share_a_request_count_it_once() -> None:
 
 def test_the_newer_name_of_the_cache_wins_and_they_are_not_mixed() -> None:
     lines = [Series("vllm:gpu_cache_usage_perc", {}, 0.9), Series("vllm:kv_cache_usage_perc", {}, 0.2)]
-    found = parse_engine(lines, VLLM, source="s", now=7.0, place="h:1")
+    found = parse_engine(lines, "vllm", source="s", now=7.0, place="h:1")
     assert found is not None
-    assert found.sample.kv_used_ratio == 0.2
+    assert found.kv_used_ratio == 0.2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_non_number_is_unknown(value: float) -> None:
     lines = [Series("vllm:num_requests_running", {}, value), Series("vllm:num_requests_waiting", {}, 1.0)]
-    found = parse_engine(lines, VLLM, source="s", now=7.0, place="h:1")
+    found = parse_engine(lines, "vllm", source="s", now=7.0, place="h:1")
     assert found is not None
-    assert (found.sample.running, found.sample.queued) == (None, 1)
-    assert parse_engine(lines[:1], VLLM, source="s", now=7.0, place="h:1") is None
+    assert (found.running, found.queued) == (None, 1)
+    assert parse_engine(lines[:1], "vllm", source="s", now=7.0, place="h:1") is None
 
 
 def test_another_engine_is_not_taken_for_it() -> None:
-    assert parse_engine(series("vllm_1"), SGLANG, source="s", now=7.0, place="h:1") is None
-    assert parse_engine(series("dcgm_plain"), VLLM, source="s", now=7.0, place="h:1") is None
+    assert parse_engine(series("vllm_1"), "sglang", source="s", now=7.0, place="h:1") is None
+    assert parse_engine(series("dcgm_plain"), "vllm", source="s", now=7.0, place="h:1") is None
     prefixed = [Series("my_vllm:num_requests_running", {}, 1.0)]
-    assert parse_engine(prefixed, VLLM, source="s", now=7.0, place="h:1") is None
+    assert parse_engine(prefixed, "vllm", source="s", now=7.0, place="h:1") is None
 
 
 def test_several_models_have_no_one_name() -> None:
     lines = [Series("vllm:num_requests_running", {"model_name": name}, 1.0) for name in ("a", "b")]
-    found = parse_engine(lines, VLLM, source="s", now=7.0, place="h:1")
+    found = parse_engine(lines, "vllm", source="s", now=7.0, place="h:1")
     assert found is not None
-    assert (found.sample.name, found.sample.running) == ("", 2)
+    assert (found.name, found.running) == ("", 2)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +107,13 @@ def test_an_engine_on_this_host_has_no_other(place: str, here: bool) -> None:
 
 @given(st.permutations(series("sglang")))
 def test_order_of_lines_does_not_matter(lines: list[Series]) -> None:
-    found = parse_engine(lines, SGLANG, source="s", now=7.0, place="h:1")
+    found = parse_engine(lines, "sglang", source="s", now=7.0, place="h:1")
     assert found is not None
-    assert numbers(found.sample) == (44, 6, 0.77, 1320, 3)
+    assert numbers(found) == (44, 6, 0.77, 1320, 3)
 
 
 def test_a_long_name_of_a_model_is_cut() -> None:
     line = Series("vllm:num_requests_running", {"model_name": "x" * 999}, 1.0)
-    found = parse_engine([line], VLLM, source="vllm", now=1.0, place="gw:8000")
+    found = parse_engine([line], "vllm", source="vllm", now=1.0, place="gw:8000")
     assert found is not None
-    assert len(found.sample.name) == 255
+    assert len(found.name) == 255

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.scrape.http import MOST_BYTES, Deadline, HttpPage, WrongStatusError, _context, fetch
+from autoglm_throttle.gpu.scrape.http import MOST_BYTES, Deadline, WrongStatusError, _context, fetch
 from autoglm_throttle.settings.groups.gpu import ScrapeUrl, parse_items
 from autoglm_throttle.types import ProviderUnavailable
 from tests.gpu.metrics_server import BadServer, page, raw, served
@@ -42,13 +42,15 @@ def scrape_url(text: str) -> ScrapeUrl:
     return item.url
 
 
-def get(server: BadServer, timeout_s: float = 60.0, login: str = "", path: str = "/metrics") -> HttpPage:
+def get(
+    server: BadServer, timeout_s: float = 60.0, login: str = "", path: str = "/metrics"
+) -> tuple[bytes, bool]:
     return fetch(scrape_url(server.url(login=login)), path, Deadline(timeout_s, time.monotonic))
 
 
 def test_a_page(server: BadServer) -> None:
     server.answer = page(b"a 1\n")
-    assert get(server) == HttpPage(b"a 1\n", openmetrics=False)
+    assert get(server) == (b"a 1\n", False)
     (request,) = server.requests
     assert request.startswith("GET /metrics HTTP/1.1\r\n")
     assert f"Host: 127.0.0.1:{server.port}\r\n" in request
@@ -59,16 +61,16 @@ def test_openmetrics_is_detected(server: BadServer) -> None:
     server.answer = page(
         b"# EOF\n", "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8"
     )
-    assert get(server).openmetrics
+    assert get(server)[1]
 
 
 def test_a_page_in_chunks_and_one_without_length(server: BadServer) -> None:
     server.answer = raw(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\na \r\n2\r\n1\n\r\n0\r\n\r\n"
     )
-    assert get(server).body == b"a 1\n"
+    assert get(server)[0] == b"a 1\n"
     server.answer = raw(b"HTTP/1.0 200 OK\r\n\r\na 1\n")
-    assert get(server).body == b"a 1\n"
+    assert get(server)[0] == b"a 1\n"
 
 
 def test_login_is_sent_and_never_shown(server: BadServer) -> None:
@@ -233,7 +235,7 @@ def test_tls_is_read_and_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> Non
     _context.cache_clear()
     hold = threading.Event()
     whole = Secured(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n", hold)
-    assert fetch(whole.url, "/", Deadline(60, time.monotonic)).body == b"a 1\n"
+    assert fetch(whole.url, "/", Deadline(60, time.monotonic))[0] == b"a 1\n"
     endless = Secured(HEAD + b"x" * 100_000, hold)
     started = time.monotonic()
     with pytest.raises(ProviderUnavailable, match="has not answered"):
@@ -285,7 +287,7 @@ def test_page_of_nine_mib_is_rejected(server: BadServer, compressed: bool) -> No
 def test_a_page_of_eight_mib_is_read(server: BadServer) -> None:
     body = b"a" * MOST_BYTES
     server.answer = page(gzip.compress(body), "Content-Encoding: GZip")
-    assert get(server).body == body
+    assert get(server)[0] == body
 
 
 def test_a_page_that_inflates_to_nothing_is_bounded_as_well(server: BadServer) -> None:
@@ -327,12 +329,12 @@ def test_incomplete_response_is_rejected(server: BadServer, answer: Callable[...
 
 def test_a_server_that_dies_and_comes_back(server: BadServer) -> None:
     server.answer = page(b"a 1\n")
-    assert get(server).body
+    assert get(server)[0]
     server.down()
     with pytest.raises(ProviderUnavailable, match="cannot be reached"):
         get(server)
     server.up()
-    assert get(server).body
+    assert get(server)[0]
 
 
 def test_unknown_host_is_unavailable() -> None:
@@ -345,7 +347,7 @@ def test_no_proxy_is_used(server: BadServer, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     server.answer = page(b"a 1\n")
-    assert get(server).body == b"a 1\n"
+    assert get(server)[0] == b"a 1\n"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -356,7 +358,7 @@ def test_any_bytes_are_a_page_or_unavailable(server: BadServer, data: bytes, hea
         answer = get(server, 5.0)
     except ProviderUnavailable:
         return
-    assert isinstance(answer.body, bytes)
+    assert isinstance(answer[0], bytes)
 
 
 def address(port: int) -> tuple[object, ...]:
@@ -368,7 +370,7 @@ def test_the_second_address_is_tried_in_time(server: BadServer, monkeypatch: pyt
     with deaf() as port:
         found = [address(port), address(server.port)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
-        assert get(server, 1.0).body == b"a 1\n"
+        assert get(server, 1.0)[0] == b"a 1\n"
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: [])
     with pytest.raises(ProviderUnavailable, match="it has no address"):
         get(server)

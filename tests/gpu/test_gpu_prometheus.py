@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series
-from autoglm_throttle.gpu.scrape.prometheus import read, server_error, target, times_query, values_query
+from autoglm_throttle.gpu.scrape.prometheus import read, server_error, targets
 
 LABELS = {"UUID": "GPU-a", "instance": "node-1:9400"}
 
@@ -20,20 +21,28 @@ def vector(*points: tuple[dict[str, str], object]) -> bytes:
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 
+def queries(selector: str = "") -> list[str]:
+    return [parse_qs(urlsplit(target).query)["query"][0] for target in targets("", selector)]
+
+
 def test_the_queries() -> None:
-    assert values_query().startswith('{__name__=~"DCGM_FI_DEV_BOARD_POWER_')
-    assert "|DCGM_FI_DEV_GPU_UTIL|" in values_query()
-    assert values_query('a="b"').endswith('",a="b"}')
-    assert times_query('a="b"').startswith(
+    values, times = queries()
+    assert values.startswith('{__name__=~"DCGM_FI_DEV_BOARD_POWER_')
+    assert "|DCGM_FI_DEV_GPU_UTIL|" in values
+    assert "timestamp(DCGM_FI_DEV_FB_USED{})" in times
+    values, times = queries('a="b"')
+    assert values.endswith('",a="b"}')
+    assert times.startswith(
         'timestamp(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{a="b"}) or timestamp(DCGM_FI_DEV_GPU_TEMP{a="b"}) or '
     )
-    assert "timestamp(DCGM_FI_DEV_FB_USED{})" in times_query()
 
 
 @pytest.mark.parametrize("base", ["", "/"])
 def test_the_address(base: str) -> None:
-    assert target(base, 'a{b="c d"}') == "/api/v1/query?query=a%7Bb%3D%22c+d%22%7D"
-    assert target("/prom" + base, "a") == "/prom/api/v1/query?query=a"
+    for target in targets(base, 'b="c d"'):
+        assert target.startswith("/api/v1/query?query=")
+        assert "b%3D%22c+d%22%7D" in target
+    assert all(target.startswith("/prom/api/v1/query?query=") for target in targets("/prom" + base))
 
 
 def test_values_and_times_are_joined_by_labels() -> None:

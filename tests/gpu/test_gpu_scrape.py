@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.scrape.exposition import Series, parse
-from autoglm_throttle.gpu.scrape.provider import MOST_DEVICES, TIMEOUT_S, Scrape, ScrapeProvider
+from autoglm_throttle.gpu.scrape.provider import MOST_DEVICES, TIMEOUT_S, ScrapeProvider
 from autoglm_throttle.settings.groups.gpu import parse_items
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from tests.gpu.exporter_texts import series, text
@@ -34,7 +34,7 @@ def provider(server: BadServer, kind: str = "dcgm", path: str = "", **how: Any) 
     assert item.url is not None
     clock = how.pop("clock", StepClock())
     wall = how.pop("wall", lambda: WALL_S)
-    return ScrapeProvider(Scrape(kind, item.url, **how), clock=clock, wall=wall)
+    return ScrapeProvider(kind, item.url, clock=clock, wall=wall, **how)
 
 
 def report(name: str) -> Any:
@@ -148,13 +148,16 @@ def test_a_web_page_is_called_one(server: BadServer, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_hangs_is_given_up_in_time(server: BadServer, kind: str) -> None:
+def test_a_server_that_hangs_is_given_up_in_time(
+    server: BadServer, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import time
 
+    assert TIMEOUT_S < 3.0
+    monkeypatch.setattr("autoglm_throttle.gpu.scrape.provider.TIMEOUT_S", 0.2)
     server.answer = lambda connection, _: (server.over.wait(60), None)[1]
     with pytest.raises(ProviderUnavailable, match=r"has not answered within 0\.2 s"):
-        provider(server, kind, clock=time.monotonic, timeout_s=0.2).read()
-    assert TIMEOUT_S < 3.0
+        provider(server, kind, clock=time.monotonic).read()
 
 
 def test_an_exporter_that_dies_and_comes_back(server: BadServer, clock: StepClock) -> None:

@@ -33,10 +33,6 @@ LOST_CODES: Final = frozenset({NOT_FOUND, 15, 16, 28})
 CALLS_WITH_FALLBACK: Final = frozenset({"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV"})
 
 
-class DeviceLostError(Exception):
-    """The device fell off the bus or needs a reset."""
-
-
 class NvmlUninitializedError(Exception):
     """Other code closed the library; every handle is dead."""
 
@@ -50,11 +46,6 @@ class NvmlCalls:
         self.error: NvmlError = None  # The last error in this reading that was neither lasting nor fatal
         self._unsupported: dict[str, str] = {}
         self.transient: list[str] = []
-
-    def begin(self) -> None:
-        """Begin a new reading: clear its error and its notes."""
-        self.error = None
-        self.transient.clear()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -83,11 +74,11 @@ class NvmlCalls:
         return None
 
     def handle_error(self, name: str, error: NvmlError) -> None:
-        """Mark the call as unsupported, note the error, or raise that the device or the library is lost."""
+        """Mark the call as unsupported, note the error, or raise it: the device or the library is lost."""
         if error.value == UNINITIALIZED:
             raise NvmlUninitializedError(str(error)) from error
         if error.value in LOST_CODES:
-            raise DeviceLostError(str(error)) from error
+            raise error
         if error.value in UNSUPPORTED_CODES:
             self.mark_unsupported(name, str(error))
         else:

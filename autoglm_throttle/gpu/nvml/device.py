@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final, Literal
 
-from autoglm_throttle.gpu.nvml.calls import Binding, CallResult, DeviceLostError, Handle, NvmlCalls, NvmlError
+from autoglm_throttle.gpu.nvml.calls import Binding, CallResult, Handle, NvmlCalls, NvmlError
 from autoglm_throttle.gpu.nvml.fields import FieldReader, field_specs
 from autoglm_throttle.gpu.nvml.gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
+from autoglm_throttle.gpu.nvml.visible import DeviceInfo, find_handles
 from autoglm_throttle.gpu.sanity import changed, throttle_reasons
 from autoglm_throttle.types import Clock, GpuSample
 
@@ -23,36 +23,31 @@ NOT_SUPPORTED: Final = 3
 Health = Literal["ok", "degraded", "lost"]
 
 
-@dataclass(slots=True)
-class NvmlHandles:
-    """Arguments of the calls for one device."""
-
-    own: Handle
-    parent: Handle  # Handle of the whole device, which has the thermometer
-    instance_id: int | None  # GPU instance that a MIG device is in, if it is known
-    # Looks both handles up again; raises the binding's error if the device is still lost.
-    find: Callable[[], tuple[Handle, Handle]]
-
-
 class NvmlDevice:
-    """A device or a MIG instance, read by guarded calls; ``lost`` says why it is out of use, if it is."""
+    """A device or a MIG instance, read by guarded calls."""
 
-    def __init__(
-        self, nvml: Binding, driver: str, identity: GpuSample, handles: NvmlHandles, clock: Clock, lost: str
-    ) -> None:
+    def __init__(self, nvml: Binding, driver: str, info: DeviceInfo, source: str, clock: Clock) -> None:
+        whole = info.slot is None
         # A row without measurements; its index is, for a MIG instance, 100 x (device + 1) + slot.
-        self.identity: GpuSample = identity
+        self.identity: GpuSample = GpuSample(
+            device=info.uuid,
+            index=info.index if info.slot is None else 100 * (info.index + 1) + info.slot,
+            taken_at_s=0.0,
+            source=source,
+            name=info.name,
+            kind="gpu" if whole else "mig",
+            gpu_instance=info.part,
+        )
         self._nvml = nvml
-        self._handles = handles
+        self._info = info
         self._clock = clock
-        self._lost = lost
-        self._calls = NvmlCalls(nvml, identity.device)
-        whole = identity.kind == "gpu"
+        self._lost = "" if info.error is None else str(info.error)  # Why the device is out of use, if it is
+        self._calls = NvmlCalls(nvml, info.uuid)
         self._fields = FieldReader(self._calls, field_specs(driver, whole=whole))
         self._gpm = GpmReader(
             self._calls,
             DEVICE_METRICS if whole else MIG_METRICS,
-            support=lambda: nvml.nvmlGpmQueryDeviceSupport(handles.parent),
+            support=lambda: nvml.nvmlGpmQueryDeviceSupport(self._info.parent),
             fill_sample=self._sample,
         )
         self._constants: dict[str, Any] = {}  # Properties of the product, by the call that read them
@@ -71,18 +66,18 @@ class NvmlDevice:
         Raises:
             NvmlUninitializedError: the library must be opened again.
         """
-        self._calls.begin()
+        self._calls.error = None
+        self._calls.transient.clear()
         try:
-            if self._lost:
-                self._rediscover()
-            values = self._measure(brief=brief)
-        except DeviceLostError as error:
+            if not self._lost or self._rediscover():
+                values = self._measure(brief=brief)
+                return self._row("degraded" if self.error else "ok", self._calls.notes, values)
+        except self._nvml.NVMLError as error:
             if not self._lost:
                 self._lost = str(error)
                 self._retry_due_s = self._clock() + LOST_RETRY_S
                 _log.error("GPU telemetry: %s is lost: %s", self.identity.device, error)
-            return self._row("lost", (self._lost,), {})
-        return self._row("degraded" if self.error else "ok", self._calls.notes, values)
+        return self._row("lost", (self._lost,), {})
 
     def close(self) -> None:
         """Free the driver's resources of this device."""
@@ -92,23 +87,24 @@ class NvmlDevice:
         times = {"taken_at_s": self._clock(), "health": health, "notes": notes}
         return changed(self.identity, times | values)
 
-    def _rediscover(self) -> None:
-        """Find a lost device again, at most once a minute."""
+    def _rediscover(self) -> bool:
+        """Find a lost device again, at most once a minute; return whether it is back."""
         now = self._clock()
         if now < self._retry_due_s:
-            raise DeviceLostError(self._lost)
+            return False
         self._retry_due_s = now + LOST_RETRY_S
-        handles = self._calls.run("look-up", self._handles.find)
+        handles = self._calls.run("look-up", lambda: find_handles(self._nvml, self._info))
         if handles is None:
-            raise DeviceLostError(self._lost)
-        self._handles.own, self._handles.parent = handles
+            return False
+        self._info = replace(self._info, handle=handles[0], parent=handles[1])
         self._lost = ""
         self._gpm.restart()
         _log.warning("GPU telemetry: %s is back", self.identity.device)
+        return True
 
     def _measure(self, *, brief: bool) -> dict[str, Any]:
         values = self._memory() | self._temperature() | self._clocks()
-        fields: dict[str, Any] = self._fields.read(self._handles.parent, brief=brief)
+        fields: dict[str, Any] = self._fields.read(self._info.parent, brief=brief)
         if self.identity.kind == "gpu":
             values |= self._utilization() | self._power(fields.pop("power_mw", None))
         else:
@@ -121,28 +117,28 @@ class NvmlDevice:
         return values
 
     def _utilization(self) -> dict[str, Any]:
-        rates = self._calls.call("nvmlDeviceGetUtilizationRates", self._handles.own)
+        rates = self._calls.call("nvmlDeviceGetUtilizationRates", self._info.handle)
         return {} if rates is None else {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
 
     def _memory(self) -> dict[str, Any]:
         """Read the memory, by the second version of the call: the first counts reserved memory as used."""
         memory = self._calls.run(
             "nvmlDeviceGetMemoryInfo_v2",
-            lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handles.own, version=self._nvml.nvmlMemory_v2),
+            lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._info.handle, version=self._nvml.nvmlMemory_v2),
         )
         # Only if unsupported: after a transient error the older call would mix two definitions of "used".
         if memory is None and self._calls.is_unsupported("nvmlDeviceGetMemoryInfo_v2"):
-            memory = self._calls.call("nvmlDeviceGetMemoryInfo", self._handles.own)
+            memory = self._calls.call("nvmlDeviceGetMemoryInfo", self._info.handle)
         return (
             {} if memory is None else {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
         )
 
     def _power(self, used: int | None) -> dict[str, Any]:
         if used is None:
-            used = self._calls.call("nvmlDeviceGetPowerUsage", self._handles.own)
-        limit = self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self._handles.own)
-        default = self._constant("nvmlDeviceGetPowerManagementDefaultLimit", self._handles.own)
-        energy = self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self._handles.own)
+            used = self._calls.call("nvmlDeviceGetPowerUsage", self._info.handle)
+        limit = self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self._info.handle)
+        default = self._constant("nvmlDeviceGetPowerManagementDefaultLimit", self._info.handle)
+        energy = self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self._info.handle)
         counts = {
             "power_w": used,
             "power_limit_w": limit,
@@ -159,7 +155,7 @@ class NvmlDevice:
         return self._constants[call]
 
     def _clocks(self) -> dict[str, Any]:
-        kind, parent = self._nvml.NVML_CLOCK_SM, self._handles.parent
+        kind, parent = self._nvml.NVML_CLOCK_SM, self._info.parent
         reasons = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons", parent)
         return {
             "sm_clock_mhz": self._calls.call("nvmlDeviceGetClockInfo", parent, kind),
@@ -170,17 +166,17 @@ class NvmlDevice:
     def _temperature(self) -> dict[str, Any]:
         """Read the temperature, by the versioned call: the other is removed in CUDA 14."""
         sensor = self._nvml.NVML_TEMPERATURE_GPU
-        degrees: float | None = self._calls.call("nvmlDeviceGetTemperatureV", self._handles.parent, sensor)
+        degrees: float | None = self._calls.call("nvmlDeviceGetTemperatureV", self._info.parent, sensor)
         if degrees is None and self._calls.is_unsupported("nvmlDeviceGetTemperatureV"):
-            degrees = self._calls.call("nvmlDeviceGetTemperature", self._handles.parent, sensor)
-        margin = self._calls.call("nvmlDeviceGetMarginTemperature", self._handles.parent)
+            degrees = self._calls.call("nvmlDeviceGetTemperature", self._info.parent, sensor)
+        margin = self._calls.call("nvmlDeviceGetMarginTemperature", self._info.parent)
         return {"temperature_c": degrees, "temperature_margin_c": margin}
 
     def _sample(self, sample: Handle) -> None:
         if self.identity.kind == "gpu":
-            self._nvml.nvmlGpmSampleGet(self._handles.parent, sample)
-        elif self._handles.instance_id is not None:
-            self._nvml.nvmlGpmMigSampleGet(self._handles.parent, self._handles.instance_id, sample)
+            self._nvml.nvmlGpmSampleGet(self._info.parent, sample)
+        elif self._info.gpu_instance is not None:
+            self._nvml.nvmlGpmMigSampleGet(self._info.parent, self._info.gpu_instance, sample)
         else:
             # Handled like the driver's own NotSupported: GPM is not tried again.
             raise self._nvml.NVMLError(NOT_SUPPORTED)

@@ -22,11 +22,10 @@ from autoglm_throttle.gpu.nvml.calls import (
     NvmlError,
     NvmlUninitializedError,
 )
-from autoglm_throttle.gpu.nvml.device import NvmlDevice, NvmlHandles
+from autoglm_throttle.gpu.nvml.device import NvmlDevice
 from autoglm_throttle.gpu.nvml.visible import (
     DeviceInfo,
     driver_version,
-    find_handles,
     list_devices,
     select_all,
     select_cuda,
@@ -158,56 +157,35 @@ class NvmlProvider:
             if error.value == UNINITIALIZED:
                 raise NvmlUninitializedError(str(error)) from error
             raise _unavailable(error) from error
-        targets = self._choose(devices)
-        by_index = {one.index: one for one in devices}
-        self._devices = [self._device(nvml, driver, by_index[index], slot) for index, slot in targets]
+        chosen = self._choose(devices)
+        self._devices = [NvmlDevice(nvml, driver, info, self.name, self._clock) for info in chosen]
         self._chosen = tuple(device.identity.device for device in self._devices)
 
-    def _choose(self, infos: Sequence[DeviceInfo]) -> Sequence[tuple[int, int | None]]:
-        """Return index and MIG slot of each device to read."""
-        listed = self._environ.get("CUDA_VISIBLE_DEVICES")
-        # Re-opening selects the UUIDs of the first opening: a missing device is lost now, not misconfigured.
-        if self._chosen and (self._wanted or listed is not None):
-            choice = select_listed(self._chosen, infos)
-        elif self._wanted:
-            choice = select_listed(self._wanted, infos)
-            if choice.unknown:
-                present = [f"{info.index} = {info.uuid}" for info in infos]
-                present += [instance.uuid for info in infos for instance in info.instances or ()]
-                text = f"no such GPU: {', '.join(choice.unknown)}; present are {', '.join(present) or 'none'}"
+    def _choose(self, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+        """Return the devices and MIG instances to read."""
+        listed, guessed = self._environ.get("CUDA_VISIBLE_DEVICES"), False
+        if self._wanted or (self._chosen and listed is not None):
+            # Re-opening selects the UUIDs of the first opening: a missing one is lost now, not misconfigured.
+            named = select_listed(self._chosen or self._wanted, devices)
+            unknown = [entry for entry, found in named.items() if not found]
+            if unknown and not self._chosen:
+                present = [f"{device.index} = {device.uuid}" for device in devices]
+                present += [part.uuid for device in devices for part in device.instances or ()]
+                text = f"no such GPU: {', '.join(unknown)}; present are {', '.join(present) or 'none'}"
                 raise ProviderMisconfigured(text)
+            chosen = select_all(one for found in named.values() for one in found)
         elif listed is not None:
-            choice = select_cuda(listed, infos, order=self._environ.get("CUDA_DEVICE_ORDER", ""))
+            chosen, guessed = select_cuda(listed, devices, self._environ.get("CUDA_DEVICE_ORDER", ""))
         else:
-            choice = select_all(infos)
-        if not choice.targets:
-            raise NotPresentError(_no_device_text(infos, listed))
-        if choice.guessed:
+            chosen = select_all(devices)
+        if not chosen:
+            raise NotPresentError(_no_device_text(devices, listed))
+        if guessed:
             _log.warning(
                 "CUDA_VISIBLE_DEVICES holds indexes and the devices differ: CUDA's numbers are taken for PCI "
                 "order, which may be wrong; use UUIDs or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
             )
-        return choice.targets
-
-    def _device(self, nvml: Binding, driver: str, info: DeviceInfo, slot: int | None) -> NvmlDevice:
-        instance = next((one for one in info.instances or () if one.slot == slot), None)
-        identity = GpuSample(
-            device=info.uuid if instance is None else instance.uuid,
-            index=info.index if slot is None else 100 * (info.index + 1) + slot,
-            taken_at_s=0.0,
-            source=self.name,
-            name=info.name,
-            kind="gpu" if slot is None else "mig",
-            gpu_instance="" if instance is None else info.gpu_instance_of(instance),
-        )
-        handles = NvmlHandles(
-            own=info.handle if instance is None else instance.handle,
-            parent=info.handle,
-            instance_id=None if instance is None else instance.gpu_instance,
-            find=lambda: find_handles(nvml, (info.index, slot), identity.device),
-        )
-        lost = "" if info.error is None else str(info.error)
-        return NvmlDevice(nvml, driver, identity, handles, self._clock, lost)
+        return chosen
 
 
 def _open_library() -> Binding:

@@ -21,124 +21,83 @@ from autoglm_throttle.gpu.nvml.calls import (
     Binding,
     Call,
     CallResult,
-    DeviceLostError,
     Handle,
     NvmlError,
 )
 
-# NVML index of a device, and the slot of a MIG instance on it; None for the whole device.
-Target = tuple[int, int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class MigInstance:
-    """A MIG instance."""
-
-    slot: int
-    uuid: str
-    gpu_instance: int | None = None
-    compute_instance: int | None = None
-    handle: Handle = None  # None if the device was lost when it was listed; the same holds for a device
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device as the driver lists it."""
+    """A device, or a MIG instance on one, as the driver lists it."""
 
-    index: int
+    index: int  # NVML index of the whole device
     uuid: str  # Empty if the device does not answer
     name: str = ""
     bus_id: str = ""
-    instances: tuple[MigInstance, ...] | None = None  # None if the device is not in MIG mode
-    handle: Handle = None
+    instances: tuple[DeviceInfo, ...] | None = None  # None if the device is not in MIG mode
+    handle: Handle = None  # None if the device was lost when it was listed
+    parent: Handle = None  # Handle of the whole device, which has the thermometer
     error: NvmlError = None
+    slot: int | None = None  # Of a MIG instance, as the next two
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    part: str = ""  # ``<UUID>/<GPU instance>`` of a MIG instance that has this part of the device alone
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[DeviceInfo, ...]:
         """Everything on the device that can be measured: itself, or its MIG instances."""
-        if self.instances is None:
-            return ((self.index, None),)
-        return tuple((self.index, instance.slot) for instance in self.instances)
-
-    def gpu_instance_of(self, instance: MigInstance) -> str:
-        """Return ``<UUID>/<GPU instance>`` of a MIG instance that has the part alone, else nothing."""
-        number = instance.gpu_instance
-        sharing = [one for one in self.instances or () if one.gpu_instance == number]
-        return f"{self.uuid}/{number}" if number is not None and len(sharing) == 1 else ""
+        return (self,) if self.instances is None else self.instances
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSelection:
-    """Result of a list of devices."""
-
-    targets: tuple[Target, ...]
-    unknown: tuple[str, ...] = ()  # Entries that name no device present, or more than one
-    # Indexes were read in PCI order although CUDA may count by speed; UUIDs would be certain.
-    guessed: bool = False
+def select_all(devices: Iterable[DeviceInfo]) -> list[DeviceInfo]:
+    """Select everything on these devices, each once."""
+    return list({(one.index, one.slot): one for device in devices for one in device.targets}.values())
 
 
-def select_all(devices: Iterable[DeviceInfo]) -> DeviceSelection:
-    """Select all devices."""
-    return DeviceSelection(tuple(target for gpu in devices for target in gpu.targets))
+def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> dict[str, list[DeviceInfo]]:
+    """Select by our own list, with indexes of NVML; nothing for an entry that is unknown or ambiguous."""
+    by_index = {str(device.index): [device] for device in devices}
+    named = {entry: str(int(entry)) if entry.isdecimal() else entry for entry in entries}
+    return {entry: select_all(by_index.get(name) or _by_uuid(name, devices)) for entry, name in named.items()}
 
 
-def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> DeviceSelection:
-    """Select by our own list, with indexes of NVML; unknown entries are faults to be reported."""
-    numbered = {device.index: device.targets for device in devices}
-    named = {
-        entry: numbered.get(int(entry), ()) if entry.isdecimal() else _by_uuid(entry, devices)
-        for entry in entries
-    }
-    targets = dict.fromkeys(target for targets in named.values() for target in targets)
-    return DeviceSelection(tuple(targets), tuple(entry for entry, targets in named.items() if not targets))
-
-
-def select_cuda(value: str, devices: Sequence[DeviceInfo], *, order: str = "") -> DeviceSelection:
+def select_cuda(value: str, devices: Sequence[DeviceInfo], order: str = "") -> tuple[list[DeviceInfo], bool]:
     """Select as CUDA does, by ``CUDA_VISIBLE_DEVICES``: an invalid entry, such as ``-1``, ends the list.
 
-    Unless the order is ``PCI_BUS_ID``, CUDA numbers by speed, which NVML does not report.
+    Unless the order is ``PCI_BUS_ID``, CUDA numbers by speed, which NVML does not report. So the second value
+    says whether an index was taken for PCI order although the devices differ; UUIDs would be certain.
     """
     ordered = sorted(devices, key=lambda gpu: (gpu.bus_id, gpu.index))
     certain = order.upper() == "PCI_BUS_ID" or len({gpu.name for gpu in devices}) <= 1
-    targets: list[Target] = []
+    selected: list[DeviceInfo] = []
     guessed = False
     for entry in map(str.strip, value.split(",")):
-        number = int(entry) if entry.isdecimal() else None
-        if number is None:
-            targets_of_entry = _by_uuid(entry, devices)
-        else:
-            targets_of_entry = ordered[number].targets if number < len(ordered) else ()
-            guessed = guessed or not certain
-        if not targets_of_entry:
-            return DeviceSelection(tuple(dict.fromkeys(targets)), (entry,), guessed)
-        targets += targets_of_entry
-    return DeviceSelection(tuple(dict.fromkeys(targets)), (), guessed)
+        by_index = entry.isdecimal()
+        found = select_all(ordered[int(entry) :][:1] if by_index else _by_uuid(entry, devices))
+        guessed = guessed or (by_index and not certain)
+        if not found:
+            break
+        selected += found
+    return select_all(selected), guessed
 
 
-def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> tuple[Target, ...]:
+def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     """Find the only device or instance with a UUID that begins with ``entry``; nothing if ambiguous."""
     wanted = entry.casefold()
     if wanted.startswith("mig-gpu-") and "/" in wanted:
         parent, *place = wanted.removeprefix("mig-").split("/")
-        return tuple(
-            (gpu.index, one.slot)
+        return [
+            one
             for gpu in devices
             if gpu.uuid.casefold() == parent
             for one in gpu.instances or ()
             if [str(one.gpu_instance), str(one.compute_instance)] == place
-        )
-    if wanted.startswith("mig-") and len(wanted) > 4:
-        slots = [
-            (gpu.index, instance.slot)
-            for gpu in devices
-            for instance in gpu.instances or ()
-            if instance.uuid.casefold().startswith(wanted)
         ]
-        return tuple(slots) if len(slots) == 1 else ()
-    if wanted.startswith("gpu-") and len(wanted) > 4:
-        matches = [gpu for gpu in devices if gpu.uuid.casefold().startswith(wanted)]
-        return matches[0].targets if len(matches) == 1 else ()
-    return ()
+    if not wanted.startswith(("mig-", "gpu-")) or len(wanted) <= 4:
+        return []
+    listed = devices if wanted[0] == "g" else [one for gpu in devices for one in gpu.instances or ()]
+    found = [one for one in listed if one.uuid.casefold().startswith(wanted)]
+    return found if len(found) == 1 else []
 
 
 def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo]:
@@ -159,8 +118,9 @@ def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo
                 denied = error
                 continue
             before = known.get(index, DeviceInfo(index, f"index-{index}"))
-            lost = tuple(replace(instance, handle=None) for instance in before.instances or ())
-            one = replace(before, handle=None, error=error, instances=lost or before.instances)
+            lost = {"handle": None, "parent": None, "error": error}
+            instances = before.instances and tuple(replace(part, **lost) for part in before.instances)
+            one = replace(before, instances=instances, **lost)
         devices.append(one)
     errors = [one.error for one in devices if one.error is not None and one.error.value not in LOST_CODES]
     if denied is not None and not devices:
@@ -180,15 +140,11 @@ def driver_version(nvml: Binding) -> str:
         return ""
 
 
-def find_handles(nvml: Binding, target: Target, uuid: str) -> tuple[Handle, Handle]:
-    """Look up the handles of one device again: its own, and that of the whole device it is on."""
-    index, slot = target
-    parent = nvml.nvmlDeviceGetHandleByIndex(index)
-    handle = parent if slot is None else nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, slot)
-    present = _text(nvml.nvmlDeviceGetUUID(handle))
-    if present != uuid:
-        raise DeviceLostError(f"{present} is at its place")
-    return handle, parent
+def find_handles(nvml: Binding, info: DeviceInfo) -> tuple[Handle, Handle] | None:
+    """Look up the handles again: its own, and that of the whole device; None if another is at its place."""
+    parent = nvml.nvmlDeviceGetHandleByIndex(info.index)
+    handle = parent if info.slot is None else nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, info.slot)
+    return (handle, parent) if _text(nvml.nvmlDeviceGetUUID(handle)) == info.uuid else None
 
 
 def _device_info(nvml: Binding, index: int) -> DeviceInfo:
@@ -200,6 +156,7 @@ def _device_info(nvml: Binding, index: int) -> DeviceInfo:
         _text(_optional(nvml, nvml.nvmlDeviceGetName, handle) or ""),
         "" if pci is None else _text(pci.busId),
         handle=handle,
+        parent=handle,
     )
     mode = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -208,10 +165,20 @@ def _device_info(nvml: Binding, index: int) -> DeviceInfo:
     for slot in range(_optional(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         mig = _optional(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
         if mig is not None:
-            uuid = _text(nvml.nvmlDeviceGetUUID(mig))
-            gpu_instance = _optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, mig)
-            compute_instance = _optional(nvml, nvml.nvmlDeviceGetComputeInstanceId, mig)
-            instances.append(MigInstance(slot, uuid, gpu_instance, compute_instance, mig))
+            instances.append(
+                replace(
+                    info,
+                    uuid=_text(nvml.nvmlDeviceGetUUID(mig)),
+                    handle=mig,
+                    slot=slot,
+                    gpu_instance=_optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, mig),
+                    compute_instance=_optional(nvml, nvml.nvmlDeviceGetComputeInstanceId, mig),
+                )
+            )
+    numbers = [one.gpu_instance for one in instances]
+    for position, number in enumerate(numbers):
+        if number is not None and numbers.count(number) == 1:
+            instances[position] = replace(instances[position], part=f"{info.uuid}/{number}")
     return replace(info, instances=tuple(instances))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from autoglm_throttle.gpu.sanity import RANGES, throttle_reasons
 from autoglm_throttle.gpu.scrape.exposition import Series
-from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
+from autoglm_throttle.gpu.scrape.freshness import DatedRow
 from autoglm_throttle.types import GpuSample
 
 _MIB: Final = 1024**2
@@ -98,7 +98,7 @@ _Key = tuple[str, str, str]  # Host, device, MIG instance; the last is empty for
 
 def parse_devices(
     series: Iterable[Series], *, source: str, now: float, host: str = ""
-) -> list[RefreshInfo] | None:
+) -> list[DatedRow] | None:
     """Convert the series of an exporter to rows: one for each device, or for each of its MIG instances.
 
     Unknown names and blanks are skipped. ``host`` is that of a device without a ``Hostname``. None: no known
@@ -135,7 +135,7 @@ def _key(labels: Mapping[str, str], host: str) -> _Key | None:
     return None if max(map(len, key)) > MOST_CHARACTERS else key
 
 
-def _row(key: _Key, group: list[Series], source: str, now: float, position: int) -> RefreshInfo | None:
+def _row(key: _Key, group: list[Series], source: str, now: float, position: int) -> DatedRow | None:
     # Reversed: a device shared by several pods is listed once per pod, and the first counts.
     raw = {one.name: one.value for one in reversed(group)}
     values = _values(raw)
@@ -161,7 +161,7 @@ def _row(key: _Key, group: list[Series], source: str, now: float, position: int)
         **values,
     )
     stamps = [one.at_s for one in group if one.at_s is not None and math.isfinite(one.at_s)]
-    return RefreshInfo(sample, pulse, max(stamps, default=None))
+    return sample, pulse, max(stamps, default=None)
 
 
 def _values(raw: Mapping[str, float]) -> dict[str, Any]:

@@ -8,14 +8,13 @@ underscore for the colon.
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.gpu.scrape.exposition import Series
-from autoglm_throttle.gpu.scrape.freshness import RefreshInfo
 from autoglm_throttle.types import GpuSample
 
 # Maximum length of a model's name, which appears in metrics; longer ones are truncated.
@@ -24,33 +23,23 @@ MOST_CHARACTERS: Final = 255
 _Rows = list[tuple[Mapping[str, str], float]]
 
 
-@dataclass(frozen=True, slots=True)
-class EnginePreset:
-    """Metric names of one kind of engine, without prefix; of several the first that is present counts."""
-
-    name: str
-    running: tuple[str, ...]
-    queued: tuple[str, ...]
-    kv_used: tuple[str, ...]  # A share, 0..1, despite names such as ``perc``
-    preemptions: tuple[str, ...]
-    tokens: tuple[str, ...] = ("prompt_tokens_total", "generation_tokens_total")
-
-
-VLLM: Final = EnginePreset(
-    "vllm",
-    running=("num_requests_running",),
-    queued=("num_requests_waiting",),
-    kv_used=("kv_cache_usage_perc", "gpu_cache_usage_perc"),
-    preemptions=("num_preemptions_total",),
-)
-SGLANG: Final = EnginePreset(
-    "sglang",
-    running=("num_running_reqs",),
-    queued=("num_queue_reqs",),
-    kv_used=("token_usage",),
-    preemptions=("num_retracted_requests_total",),
-)
-PRESETS: Final[Mapping[str, EnginePreset]] = {preset.name: preset for preset in (VLLM, SGLANG)}
+# Kind of engine -> field of a sample -> metric names without prefix; the first that is present counts.
+# ``kv_used_ratio`` is a share, 0..1, despite names such as ``perc``.
+PRESETS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "vllm": {
+        "running": ("num_requests_running",),
+        "queued": ("num_requests_waiting",),
+        "kv_used_ratio": ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+        "preemptions_total": ("num_preemptions_total",),
+    },
+    "sglang": {
+        "running": ("num_running_reqs",),
+        "queued": ("num_queue_reqs",),
+        "kv_used_ratio": ("token_usage",),
+        "preemptions_total": ("num_retracted_requests_total",),
+    },
+}
+TOKENS: Final = ("prompt_tokens_total", "generation_tokens_total")  # Of every kind, added up
 
 # Labels of processes that share a request: each of them counts it, so the largest value is taken.
 RANK_LABELS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
@@ -60,21 +49,21 @@ PRIORITY_LABEL: Final = "priority"
 
 
 def parse_engine(
-    series: Iterable[Series], preset: EnginePreset, *, source: str, now: float, place: str
-) -> RefreshInfo | None:
-    """Make one row of all series of an endpoint; None if no name of the preset is there with a number.
+    series: Iterable[Series], kind: str, *, source: str, now: float, place: str
+) -> GpuSample | None:
+    """Make one row of all series of an endpoint; None if no name of the kind is there with a number.
 
     Requests and tokens of several engines behind it (data parallel ranks, models, replicas) add up.
     The fullest cache counts, because a request that meets it waits. The row's device is ``place``
     (``host:port``) and, unless it is this host, its host.
     """
-    reported = _by_name(series, preset)
+    reported, preset = _by_name(series, kind), PRESETS[kind]
     if not reported:
         return None
-    tokens = [total for name in preset.tokens if (total := _added(reported, (name,))) is not None]
-    fills = [value for _, value in _first(reported, preset.kv_used)]
+    tokens = [total for name in TOKENS if (total := _added(reported, (name,))) is not None]
+    fills = [value for _, value in _first(reported, preset["kv_used_ratio"])]
     models = {labels.get("model_name", "") for rows in reported.values() for labels, _ in rows} - {""}
-    sample = GpuSample(
+    return GpuSample(
         device=place,
         index=0,
         taken_at_s=now,
@@ -82,18 +71,17 @@ def parse_engine(
         host="" if is_reachable(place) else place,
         kind="engine",
         name=models.pop()[:MOST_CHARACTERS] if len(models) == 1 else "",
-        running=_added(reported, preset.running),
-        queued=_added(reported, preset.queued),
+        running=_added(reported, preset["running"]),
+        queued=_added(reported, preset["queued"]),
         kv_used_ratio=max(fills, default=None),
         tokens_total=sum(tokens) if tokens else None,
-        preemptions_total=_added(reported, preset.preemptions),
+        preemptions_total=_added(reported, preset["preemptions_total"]),
     )
-    return RefreshInfo(sample)
 
 
-def _by_name(series: Iterable[Series], preset: EnginePreset) -> dict[str, _Rows]:
-    prefix = re.compile(rf"(?:ray_)?{preset.name}[:_]")
-    names = {*preset.running, *preset.queued, *preset.kv_used, *preset.preemptions, *preset.tokens}
+def _by_name(series: Iterable[Series], kind: str) -> dict[str, _Rows]:
+    prefix = re.compile(rf"(?:ray_)?{kind}[:_]")
+    names = {*TOKENS, *itertools.chain(*PRESETS[kind].values())}
     reported: dict[str, _Rows] = {}
     for one in series:
         match = prefix.match(one.name)

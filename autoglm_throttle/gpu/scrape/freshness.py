@@ -9,8 +9,8 @@ all its numbers. The gaps between the changes are the period of the source.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable
+from dataclasses import replace
 from statistics import median_low
 from typing import Final
 
@@ -29,13 +29,9 @@ FORGET_S: Final = 300.0
 MOST_ROWS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshInfo:
-    """A row, and the data that dates it."""
-
-    sample: GpuSample
-    counter: float | None = None  # A number of the row that moves with every measurement: the energy counter
-    stamp_s: float | None = None  # Unix time of the measurement as the source reports it
+# A row, and the data that dates it: its energy counter, which moves with every measurement, and the Unix time
+# of the measurement as the source reports it.
+DatedRow = tuple[GpuSample, float | None, float | None]
 
 
 class RefreshDetector:
@@ -54,34 +50,33 @@ class RefreshDetector:
         known = [clock.period_s for clock in self._clocks.values() if clock.period_s is not None]
         return max(known) if known else self._source.period_s
 
-    def date(self, infos: Iterable[RefreshInfo], now: float, wall_s: float) -> list[GpuSample]:
+    def date(self, rows: Collection[DatedRow], now: float, wall_s: float) -> list[GpuSample]:
         """Return the rows of one complete reading with ``age_s`` and ``period_s``.
 
         The reading ended at ``now``; ``wall_s`` is the Unix time then, by the clock of the stamps. An
         unchanged row keeps its time of measurement: ``taken_at_s - age_s`` stands still.
         """
-        rows = list(infos)
         # frozenset: a source may list its rows in any order.
-        self._source.observe(frozenset(replace(row.sample, taken_at_s=0.0) for row in rows), now, now)
+        self._source.observe(frozenset(replace(row, taken_at_s=0.0) for row, _, _ in rows), now, now)
         for key in [key for key, clock in self._clocks.items() if now - clock.observed_s > FORGET_S]:
             del self._clocks[key]
-        dated = [self._dated(row, now, wall_s) for row in rows]
+        dated = [self._dated(*row, now, wall_s) for row in rows]
         if len(self._clocks) > MOST_ROWS:
             oldest = sorted(self._clocks, key=lambda key: self._clocks[key].observed_s)
             for key in oldest[: len(oldest) - MOST_ROWS]:
                 del self._clocks[key]
         return dated
 
-    def _dated(self, row: RefreshInfo, now: float, wall_s: float) -> GpuSample:
-        key = (row.sample.host, row.sample.device)
+    def _dated(
+        self, row: GpuSample, counter: float | None, stamp_s: float | None, now: float, wall_s: float
+    ) -> GpuSample:
         clock = self._source
-        if row.stamp_s is not None or row.counter is not None:
-            clock = self._clocks.setdefault(key, _SeriesClock())
-            value = row.stamp_s if row.counter is None else row.counter
-            measured_s = now if row.stamp_s is None else now - max(0.0, wall_s - row.stamp_s)
-            clock.observe(value, now, measured_s)
+        if stamp_s is not None or counter is not None:
+            clock = self._clocks.setdefault((row.host, row.device), _SeriesClock())
+            measured_s = now if stamp_s is None else now - max(0.0, wall_s - stamp_s)
+            clock.observe(stamp_s if counter is None else counter, now, measured_s)
         period_s = clock.period_s if clock.period_s is not None else self._source.period_s
-        return replace(row.sample, taken_at_s=now, age_s=max(0.0, now - clock.measured_s), period_s=period_s)
+        return replace(row, taken_at_s=now, age_s=max(0.0, now - clock.measured_s), period_s=period_s)
 
 
 class _SeriesClock:

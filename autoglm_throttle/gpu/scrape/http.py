@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import io
 import socket
 import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from ssl import SSLContext, SSLSocket, create_default_context
+from ssl import create_default_context
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from autoglm_throttle.settings.problems import masked_url
@@ -48,14 +48,6 @@ class WrongStatusError(ProviderUnavailable):
         self.start = start
 
 
-@dataclass(frozen=True, slots=True)
-class HttpPage:
-    """Body of an answer, and its format."""
-
-    body: bytes
-    openmetrics: bool
-
-
 class Deadline:
     """Tracks the time that remains of one operation."""
 
@@ -72,16 +64,21 @@ class Deadline:
         return remaining_s
 
 
-def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> HttpPage:
-    """Get the page at ``target`` (path and query), inflated if it was compressed; blocks.
+def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> tuple[bytes, bool]:
+    """Get the page at ``target`` (path and query), inflated, and whether it is OpenMetrics; blocks.
 
     The login of the URL is sent as basic authentication. It is in no text of an error: ``WrongStatusError``,
     or ``ProviderUnavailable`` for a page that is late, cut off, too large or unreadable.
     """
     try:
-        with closing(_DeadlineConnection(url, deadline)) as connection:
+        with closing(_connect(url, deadline)) as sock:
+            sock.settimeout(deadline.remaining_s())
+            connection = HTTPConnection(url.host, url.port)
+            connection.sock = sock
             connection.request("GET", target, headers=_headers(url))
-            with closing(connection.getresponse()) as answer:
+            reader = cast("socket.socket", _DeadlineReader(sock, deadline))  # only its makefile() is called
+            with closing(HTTPResponse(reader, method="GET")) as answer:
+                answer.begin()
                 return _page(answer, url)
     except TimeoutError:
         raise ProviderUnavailable(f"has not answered within {deadline.timeout_s:g} s") from None
@@ -107,14 +104,14 @@ def _headers(url: ScrapeUrl) -> dict[str, str]:
     return headers
 
 
-def _page(answer: HTTPResponse, url: ScrapeUrl) -> HttpPage:
+def _page(answer: HTTPResponse, url: ScrapeUrl) -> tuple[bytes, bool]:
     if answer.status != 200:
         start = b""
         with suppress(HTTPException):
             start = answer.read1(CHUNK_BYTES)
         raise WrongStatusError(answer.status, start, _advice(answer, url))
     kind = answer.getheader("Content-Type", "")
-    return HttpPage(_body(answer), openmetrics="openmetrics-text" in kind.lower())
+    return _body(answer), "openmetrics-text" in kind.lower()
 
 
 def _advice(answer: HTTPResponse, url: ScrapeUrl) -> str:
@@ -151,56 +148,34 @@ def _inflater(coding: str) -> Any:  # noqa: ANN401 - zlib has no name for it
     raise ProviderUnavailable(f"compresses its answer as {coding!a:.40}; gzip or nothing is read")
 
 
-class _DeadlineConnection(HTTPConnection):
-    def __init__(self, url: ScrapeUrl, deadline: Deadline) -> None:
-        super().__init__(url.host, url.port)
-        self._tls = url.tls
+class _DeadlineReader(io.RawIOBase):
+    """Reads a socket; each read may take the time that remains of the deadline."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        self._sock = sock
         self._deadline = deadline
 
-    def connect(self) -> None:
-        """Reach the server; called by the base class."""
-        plain = _connect(self.host, self.port, self._deadline)
-        self.sock = plain
-        if self._tls:
-            plain.settimeout(self._deadline.remaining_s())
-            secured = cast("_DeadlineTlsSocket", _context().wrap_socket(plain, server_hostname=self.host))
-            secured.deadline = self._deadline
-            self.sock = secured
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        self._sock.settimeout(self._deadline.remaining_s())
+        return self._sock.recv_into(buffer)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
 
 
-class _DeadlineSocket(socket.socket):
-    """Socket with a common deadline: each operation may take the remaining time."""
-
-    deadline: Deadline
-
-    def recv_into(self, buffer: Buffer, nbytes: int | None = None, flags: int = 0) -> int:
-        self.settimeout(self.deadline.remaining_s())
-        return super().recv_into(buffer, nbytes or 0, flags)
-
-    def sendall(self, data: Buffer, flags: int = 0) -> None:
-        self.settimeout(self.deadline.remaining_s())
-        super().sendall(data, flags)
+# Made once: reading the machine's certificates takes some 20 ms.
+_context = functools.cache(create_default_context)
 
 
-class _DeadlineTlsSocket(_DeadlineSocket, SSLSocket):
-    """TLS socket with a common deadline."""
-
-
-@functools.cache
-def _context() -> SSLContext:
-    """Make the TLS context once: reading the machine's certificates takes some 20 ms."""
-    context = create_default_context()
-    context.sslsocket_class = _DeadlineTlsSocket
-    return context
-
-
-def _connect(host: str, port: int, deadline: Deadline) -> _DeadlineSocket:
+def _connect(url: ScrapeUrl, deadline: Deadline) -> socket.socket:
     """Connect to the first address that answers; each may take an equal part of the remaining time."""
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
     failed = OSError("it has no address")
     for tried, (family, kind, protocol, _, address) in enumerate(addresses):
-        plain = _DeadlineSocket(family, kind, protocol)
-        plain.deadline = deadline
+        plain = socket.socket(family, kind, protocol)
         try:
             # An unreachable address (such as IPv6 without a route) must leave time for the next one.
             plain.settimeout(deadline.remaining_s() / (len(addresses) - tried))
@@ -208,6 +183,7 @@ def _connect(host: str, port: int, deadline: Deadline) -> _DeadlineSocket:
         except OSError as error:
             plain.close()
             failed = error
-        else:
-            return plain
+            continue
+        plain.settimeout(deadline.remaining_s())  # bounds the whole handshake
+        return _context().wrap_socket(plain, server_hostname=url.host) if url.tls else plain
     raise failed

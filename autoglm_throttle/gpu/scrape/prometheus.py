@@ -31,24 +31,21 @@ TIMESTAMP_METRICS: Final = (
 )
 
 
-def values_query(selector: str = "") -> str:
-    """Return the query for the numbers of all devices with these label matchers, such as ``cluster="a"``."""
+def targets(base: str, selector: str = "") -> tuple[str, str]:
+    """Return the requests under the path ``base`` for all numbers of the devices, and for their scrape times.
+
+    ``selector`` are label matchers, such as ``cluster="a"``.
+    """
     matchers = f'__name__=~"{"|".join(sorted(NAMES))}"'
-    return "{" + (f"{matchers},{selector}" if selector else matchers) + "}"
-
-
-def times_query(selector: str = "") -> str:
-    """Return the query for the scrape times of the numbers; ``or`` leaves one time for each device."""
-    return " or ".join(f"timestamp({name}{{{selector}}})" for name in TIMESTAMP_METRICS)
-
-
-def target(base: str, query: str) -> str:
-    """Return the path and query of a request to the server under the path ``base``."""
-    return f"{base.rstrip('/')}{PATH}?{urlencode({'query': query})}"
+    values = "{" + (f"{matchers},{selector}" if selector else matchers) + "}"
+    # ``or`` leaves one time for each device.
+    times = " or ".join(f"timestamp({name}{{{selector}}})" for name in TIMESTAMP_METRICS)
+    path = f"{base.rstrip('/')}{PATH}?"
+    return path + urlencode({"query": values}), path + urlencode({"query": times})
 
 
 def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
-    """Parse the answers to `values_query` and `times_query`.
+    """Parse the answers to both requests.
 
     Returns the series, each with the time of its scrape, and the server's time of the query; 0 without
     series. A device without a ``Hostname`` is on the host of its ``instance``.

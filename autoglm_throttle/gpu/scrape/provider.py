@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from autoglm_throttle.gpu.scrape import dcgm, engines, prometheus
 from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series, parse
-from autoglm_throttle.gpu.scrape.freshness import RefreshDetector, RefreshInfo
-from autoglm_throttle.gpu.scrape.http import Deadline, HttpPage, WrongStatusError, fetch
+from autoglm_throttle.gpu.scrape.freshness import DatedRow, RefreshDetector
+from autoglm_throttle.gpu.scrape.http import Deadline, WrongStatusError, fetch
 from autoglm_throttle.settings.groups.gpu import ScrapeUrl
 from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 
@@ -25,37 +24,32 @@ NAMES_SHOWN: Final = 10
 MOST_DEVICES: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Scrape:
-    """Source to read, and its options."""
-
-    kind: str  # ``dcgm``, ``prometheus``, ``vllm`` or ``sglang``
-    url: ScrapeUrl
-    selector: str = ""  # PromQL label matchers; for ``prometheus``
-    timeout_s: float = TIMEOUT_S
-
-
 class ScrapeProvider:
-    """Reads one address. Each reading is a connection of its own.
+    """Reads one address: of a ``dcgm`` exporter, a ``prometheus`` server, a ``vllm`` or ``sglang`` engine.
 
-    The name, by default kind, host and port, never shows a login, path or query. ``wall`` returns Unix
-    seconds, for numbers that come with a time.
+    Each reading is a connection of its own. The name, by default kind, host and port, never shows a login,
+    path or query. ``selector`` are PromQL label matchers; ``wall`` returns Unix seconds.
     """
 
     def __init__(
         self,
-        scrape: Scrape,
+        kind: str,
+        url: ScrapeUrl,
         *,
+        selector: str = "",
         name: str | None = None,
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
     ) -> None:
-        self.name: str = name or f"{scrape.kind}:{scrape.url.place}"
-        self.min_interval_s: float
-        self._read, self.min_interval_s = _KINDS[scrape.kind]
-        self._scrape = scrape
+        self.name: str = name or f"{kind}:{url.place}"
+        # New numbers of an exporter appear within a second.
+        self.min_interval_s: float = 0.2 if kind in engines.PRESETS else 1.0
+        self._kind = kind
+        self._url = url
+        self._selector = selector
         self._clock = clock
         self._wall = wall
+        self._ended_s = 0.0  # When the newest page was complete
         self._refresh_detector = RefreshDetector()
 
     def __repr__(self) -> str:
@@ -63,20 +57,20 @@ class ScrapeProvider:
 
     def read(self) -> Sequence[GpuSample]:
         """Read all devices of the address; misconfigured: the server rejects ``GPU_SELECTOR``."""
-        run = _ScrapeRun(self._scrape, self.name, self._clock, self._wall)
+        deadline = Deadline(TIMEOUT_S, self._clock)
         try:
-            infos, wall_s = self._read(run)
+            if self._kind in engines.PRESETS:
+                return [self._read_engine(deadline)]
+            read = self._read_prometheus if self._kind == "prometheus" else self._read_dcgm
+            rows, wall_s = read(deadline)
         except ProviderMisconfigured as error:
             raise ProviderMisconfigured(f"{self.name}: {error}") from error
         except (ProviderUnavailable, MalformedExpositionError) as error:
             raise ProviderUnavailable(f"{self.name} {error}") from error
-        if self._scrape.kind in engines.PRESETS:
-            return [row.sample for row in infos]
-        infos = list(infos)
-        if len(infos) > MOST_DEVICES:
-            many = f"{self.name} reports {len(infos)} devices; at most {MOST_DEVICES} are read"
+        if len(rows) > MOST_DEVICES:
+            many = f"{self.name} reports {len(rows)} devices; at most {MOST_DEVICES} are read"
             raise ProviderUnavailable(many)
-        return self._refresh_detector.date(infos, run.ended_s, wall_s)
+        return self._refresh_detector.date(rows, self._ended_s, wall_s)
 
     def close(self) -> None:
         """Do nothing: no connection stays open, and the learned period stays valid."""
@@ -84,78 +78,58 @@ class ScrapeProvider:
     def reset_after_fork(self) -> None:
         """Do nothing, as above."""
 
+    def _read_engine(self, deadline: Deadline) -> GpuSample:
+        series, place = self._series(deadline), self.name.partition(":")[2]
+        row = engines.parse_engine(series, self._kind, source=self.name, now=self._ended_s, place=place)
+        if row is None:
+            raise _no_known_metric(self._kind, series)
+        return row
 
-class _ScrapeRun:
-    """State of one reading."""
+    def _read_dcgm(self, deadline: Deadline) -> tuple[list[DatedRow], float]:
+        series, place = self._series(deadline), self._url.place
+        host = "" if engines.is_reachable(place) else place
+        rows = dcgm.parse_devices(series, source=self.name, now=self._ended_s, host=host)
+        if rows is None:
+            raise _no_known_metric("dcgm-exporter", series)
+        return rows, self._wall()
 
-    def __init__(self, scrape: Scrape, name: str, clock: Clock, wall: Clock) -> None:
-        self.scrape = scrape
-        self.name = name
-        self.wall = wall
-        self.ended_s = 0.0
-        self._clock = clock
-        self._deadline = Deadline(scrape.timeout_s, clock)
-
-    def get(self, target: str) -> HttpPage:
-        page = fetch(self.scrape.url, target, self._deadline)
-        self.ended_s = self._clock()
-        if page.body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
-            raise MalformedExpositionError("answers with a web page, not with metrics")
-        return page
-
-    def series(self) -> list[Series]:
-        """Fetch and parse the page of metrics."""
-        url = self.scrape.url
-        path = DEFAULT_PATH if url.path in {"", "/"} else url.path
-        page = self.get(f"{path}?{url.query}" if url.query else path)
+    def _read_prometheus(self, deadline: Deadline) -> tuple[list[DatedRow], float]:
+        values, times = prometheus.targets(self._url.path, self._selector)
         try:
-            return parse(page.body.decode("utf-8"), openmetrics=page.openmetrics)
+            pages = self._get(values, deadline)[0], self._get(times, deadline)[0]
+        except WrongStatusError as error:
+            kind, text = prometheus.server_error(error.start)
+            if kind == "bad_data":
+                raise ProviderMisconfigured(f"GPU_SELECTOR is rejected: {text!a:.200}") from error
+            raise
+        try:
+            series, wall_s = prometheus.read(*pages)
+        except MalformedExpositionError as error:
+            raise MalformedExpositionError(f"returns no metrics: {error}") from None
+        rows = dcgm.parse_devices(series, source=self.name, now=self._ended_s)
+        if rows is None:
+            chosen = f" with {self._selector}" if self._selector else ""
+            raise ProviderUnavailable(f"knows no series of dcgm-exporter{chosen}")
+        return rows, wall_s
+
+    def _get(self, target: str, deadline: Deadline) -> tuple[bytes, bool]:
+        body, openmetrics = fetch(self._url, target, deadline)
+        self._ended_s = self._clock()
+        if body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+            raise MalformedExpositionError("answers with a web page, not with metrics")
+        return body, openmetrics
+
+    def _series(self, deadline: Deadline) -> list[Series]:
+        """Fetch and parse the page of metrics."""
+        url = self._url
+        path = DEFAULT_PATH if url.path in {"", "/"} else url.path
+        body, openmetrics = self._get(f"{path}?{url.query}" if url.query else path, deadline)
+        try:
+            return parse(body.decode("utf-8"), openmetrics=openmetrics)
         except UnicodeDecodeError:
             raise MalformedExpositionError("returns no text in UTF-8") from None
         except MalformedExpositionError as error:
             raise MalformedExpositionError(f"returns no metrics: {error}") from None
-
-
-_ScrapeResult = tuple[Iterable[RefreshInfo], float]
-
-
-def _read_dcgm(run: _ScrapeRun) -> _ScrapeResult:
-    series = run.series()
-    host = "" if engines.is_reachable(run.scrape.url.place) else run.scrape.url.place
-    infos = dcgm.parse_devices(series, source=run.name, now=run.ended_s, host=host)
-    if infos is None:
-        raise _no_known_metric("dcgm-exporter", series)
-    return infos, run.wall()
-
-
-def _read_engine(run: _ScrapeRun) -> _ScrapeResult:
-    series = run.series()
-    preset, place = engines.PRESETS[run.scrape.kind], run.name.partition(":")[2]
-    info = engines.parse_engine(series, preset, source=run.name, now=run.ended_s, place=place)
-    if info is None:
-        raise _no_known_metric(preset.name, series)
-    return [info], run.wall()
-
-
-def _read_prometheus(run: _ScrapeRun) -> _ScrapeResult:
-    scrape = run.scrape
-    try:
-        values = run.get(prometheus.target(scrape.url.path, prometheus.values_query(scrape.selector)))
-        times = run.get(prometheus.target(scrape.url.path, prometheus.times_query(scrape.selector)))
-    except WrongStatusError as error:
-        kind, text = prometheus.server_error(error.start)
-        if kind == "bad_data":
-            raise ProviderMisconfigured(f"GPU_SELECTOR is rejected: {text!a:.200}") from error
-        raise
-    try:
-        series, wall_s = prometheus.read(values.body, times.body)
-    except MalformedExpositionError as error:
-        raise MalformedExpositionError(f"returns no metrics: {error}") from None
-    infos = dcgm.parse_devices(series, source=run.name, now=run.ended_s)
-    if infos is None:
-        chosen = f" with {scrape.selector}" if scrape.selector else ""
-        raise ProviderUnavailable(f"knows no series of dcgm-exporter{chosen}")
-    return infos, wall_s
 
 
 def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavailable:
@@ -164,12 +138,3 @@ def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavail
     listed = ", ".join(ascii(name)[1:-1][:60] for name in names[:NAMES_SHOWN]) + more
     present = f"it has {listed}" if names else "it has no metrics"
     return ProviderUnavailable(f"has no metric of {producer}; {present}")
-
-
-# Kind -> reader, and the shortest interval: new numbers of an exporter appear within a second.
-_KINDS: Final[Mapping[str, tuple[Callable[[_ScrapeRun], _ScrapeResult], float]]] = {
-    "dcgm": (_read_dcgm, 1.0),
-    "prometheus": (_read_prometheus, 1.0),
-    "vllm": (_read_engine, 0.2),
-    "sglang": (_read_engine, 0.2),
-}
