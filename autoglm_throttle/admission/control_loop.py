@@ -36,7 +36,7 @@ class ControlLoop:
         admission: enforces it.
         meter: measures the service by its own requests.
         events: the queue of log events.
-        make_monitor: makes the GPU monitor with its listener.
+        make_monitor: makes the GPU monitor from `observe` and `source_lost`.
         wakes_samplers: whether a request wakes idle samplers; not with ``sampling="manual"``.
     """
 
@@ -46,7 +46,7 @@ class ControlLoop:
         admission: AdmissionController,
         meter: ServiceMeter,
         events: EventQueue,
-        make_monitor: Callable[[ControlLoop], GpuMonitor],
+        make_monitor: Callable[..., GpuMonitor],
         *,
         wakes_samplers: bool,
     ) -> None:
@@ -68,7 +68,7 @@ class ControlLoop:
         self._memory_s = -math.inf  # When the memory last passed to the limiter was measured
         # Source name -> number of requests admitted at its newest reading.
         self._admitted_by_source: dict[str, int] = {}
-        self.monitor: GpuMonitor = make_monitor(self)
+        self.monitor: GpuMonitor = make_monitor(self.observe, self.source_lost)
         if not self.monitor.has_sources:
             now = self._clock()
             controller.tracker.no_source()
@@ -83,14 +83,14 @@ class ControlLoop:
             interval_s: promised seconds to its next reading; None: not known.
         """
         parts = self._parts
-        host = self.monitor.host(self._clock())
+        host_load, host_iowait = self.monitor.host(self._clock())
         with parts.settlement.lock:
             # Read the clock under the lock: a source that waited for it would bring a time in the past.
             now = self._clock()
             self.sampled_wall_s = time.time()
             parts.settlement.limiter.close_period(now)
             report = self._limiter_report()
-            stats = replace(self._meter.stats(now), host_load=host.load, host_iowait=host.iowait)
+            stats = replace(self._meter.stats(now), host_load=host_load, host_iowait=host_iowait)
             view = self.monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
             self.events.extend(gpu_view_events(self.gpu_view, view))
             self._update_memory(view, now)

@@ -19,14 +19,14 @@ from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.gpu import ENGINES
-from autoglm_throttle.types import Clock, GpuProvider, Policy
+from autoglm_throttle.types import Clock, GpuProvider, GpuSample, Policy
 from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.quota_check import QuotaCheck
     from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.control.tiers import Controller
-    from autoglm_throttle.gpu.monitor import GpuMonitor, SampleListener
+    from autoglm_throttle.gpu.monitor import GpuMonitor
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
@@ -94,12 +94,16 @@ def store_monitor(users: SharedUserLimits, lock: SerialLock, clock: Clock) -> St
 
 
 def gpu_monitor(
-    settings: Settings, providers: Sequence[GpuProvider], clock: Clock, listener: SampleListener
+    settings: Settings,
+    providers: Sequence[GpuProvider],
+    clock: Clock,
+    observe: Callable[[Sequence[GpuSample], str, float | None], object],
+    source_lost: Callable[[bool], object],
 ) -> GpuMonitor:
     """Create the monitor of the telemetry sources; its modules are imported here."""
     from autoglm_throttle.gpu.monitor import GpuMonitor
 
-    return GpuMonitor(settings.gpu, settings.verdict, providers, listener, clock)
+    return GpuMonitor(settings.gpu, settings.verdict, providers, observe, source_lost, clock)
 
 
 def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> EventQueue:

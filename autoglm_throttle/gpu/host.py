@@ -10,19 +10,16 @@ import functools
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 MIN_INTERVAL_S: Final = 0.5  # Seconds for which a reading counts: several sources report within one interval
 # user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice.
 _TIMES: Final = 8
 
 
-class HostStats(NamedTuple):
-    """Load of the host; None: not known."""
-
-    load: float | None  # Processes that want a core, per core, over the last minute; >= 0, above 1 they wait
-    # Share of the cores' time since the reading before in which they only waited for a disk, 0..1.
-    iowait: float | None
+# Processes that want a core, per core, over the last minute (above 1 they wait), and iowait: the share of the
+# cores' time since the reading before in which they only waited for a disk, 0..1. None: not known.
+HostLoad = tuple[float | None, float | None]
 
 
 class HostSampler:
@@ -41,19 +38,19 @@ class HostSampler:
         self._cores = cores if cores is not None else os.cpu_count()
         self._cpu_times = cpu_times
         self._last: tuple[float, float] | None = None
-        self._newest = HostStats(None, None)
+        self._newest: HostLoad = (None, None)
         self._due_s = -math.inf
 
-    def current(self, now: float) -> HostStats:
-        """Return the load, read at most twice a second of the monotonic clock."""
+    def current(self, now: float) -> HostLoad:
+        """Return load and iowait, read at most twice a second of the monotonic clock."""
         if now >= self._due_s:
             self._due_s = now + MIN_INTERVAL_S
             self._newest = self.read()
         return self._newest
 
-    def read(self) -> HostStats:
+    def read(self) -> HostLoad:
         """Return the load now, and iowait since the call before; the first call returns no iowait."""
-        return HostStats(self._load(), self._iowait())
+        return self._load(), self._iowait()
 
     def _load(self) -> float | None:
         try:

@@ -7,7 +7,6 @@ load stays low, slowly, and shrinks at once, because a burst of load is often fo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle._runtime import backoff_s
@@ -56,16 +55,6 @@ class AdaptiveInterval:
         return min(STEPS[self._step] * self.interval_s, self._max_s)
 
 
-@dataclass(frozen=True, slots=True)
-class NextRead:
-    """Plan of the next read."""
-
-    due_s: float
-    reopen: bool = False  # Whether the provider should close and reopen the driver first
-    # Start of the read that the tick is counted from; None: a pause, which no shorter interval ends.
-    from_s: float | None = None
-
-
 class Schedule:
     """Turns the outcome of a read into the time of the next one; the first is due at once.
 
@@ -77,15 +66,19 @@ class Schedule:
         self.interval_s: float = 0.0
         self.set_interval(interval_s)
         self.consecutive_failures: int = 0
-        self.next_read: NextRead = NextRead(-math.inf)
+        self.reopens: bool = (
+            False  # Whether the provider should close and reopen the driver before the next read
+        )
+        # Time of the next read, and of the tick before it: infinite for a pause, which no shorter interval ends.
+        self._plan = (-math.inf, math.inf)
         self._started_s = -math.inf
         self._is_woken = False
 
     @property
     def due_s(self) -> float:
         """Time of the next read. A tick comes sooner if the interval became shorter, never later."""
-        plan = self.next_read
-        return plan.due_s if plan.from_s is None else min(plan.due_s, plan.from_s + self.interval_s)
+        due_s, tick_s = self._plan
+        return min(due_s, tick_s + self.interval_s)
 
     def wait_s(self, now: float, min_interval_s: float) -> float:
         """Return the seconds until the next read; not even `wake` starts one within ``min_interval_s``."""
@@ -110,20 +103,20 @@ class Schedule:
         if nth <= 0:
             self._plan_tick(now)
         else:
-            self.next_read = NextRead(now + max(self.interval_s, backoff_s(nth)), reopen=True)
+            self._plan_pause(now + max(self.interval_s, backoff_s(nth)), reopens=True)
 
     def no_source(self, now: float) -> None:
         """Plan the read after one that found no source; this is not a failure."""
         self.consecutive_failures = 0
-        self.next_read = NextRead(now + max(self.interval_s, NO_SOURCE_PAUSE_S))
+        self._plan_pause(now + max(self.interval_s, NO_SOURCE_PAUSE_S))
 
     def read_at_once(self) -> None:
         """Make the next read due now."""
-        self.next_read = NextRead(-math.inf)
+        self._plan_pause(-math.inf)
 
     def end(self) -> None:
         """Plan no further read."""
-        self.next_read = NextRead(math.inf)
+        self._plan_pause(math.inf)
 
     def wake(self) -> None:
         """Make the next read due, but not faster than the provider allows."""
@@ -136,7 +129,11 @@ class Schedule:
         self.interval_s = interval_s
 
     def _plan_tick(self, now: float) -> None:
-        """Plan the first tick of the grid begun with the last read that is not over."""
+        """Plan the first tick of the grid begun with the last read that has not passed."""
         started_s, interval_s = self._started_s, self.interval_s
         ticks = max(1, math.ceil((now - started_s) / interval_s))
-        self.next_read = NextRead(started_s + interval_s * ticks, from_s=started_s)
+        due_s, tick_s = started_s + interval_s * ticks, started_s + interval_s * (ticks - 1)
+        self._plan, self.reopens = (due_s, tick_s), False
+
+    def _plan_pause(self, due_s: float, *, reopens: bool = False) -> None:
+        self._plan, self.reopens = (due_s, math.inf), reopens

@@ -7,15 +7,14 @@ driver run on the threads of the samplers.
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.host import HostSampler, HostStats
+from autoglm_throttle.gpu.host import HostLoad, HostSampler
 from autoglm_throttle.gpu.interval import AdaptiveInterval
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.gpu.sanity import drop_implausible
@@ -62,23 +61,15 @@ class SourceView:
     """Seconds since the newest read with samples; None: there was none."""
 
 
-class SampleListener(Protocol):
-    """Receives the samples of a `GpuMonitor`, on the threads of its samplers."""
-
-    def observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> object:
-        """Process one reading of a source, and the promised seconds to its next one (None: not known)."""
-        ...
-
-    def source_lost(self, existed: bool) -> object:
-        """Process the loss of the last source: misconfigured (True), or never there at all (False)."""
-        ...
-
-
 class GpuMonitor:
     """Reads each source on a thread of its own, so that a hung driver does not block the other sources.
 
-    For a device reported by two ``providers``, of different names, the first counts, field by field. The
-    listener is held weakly.
+    For a device reported by two ``providers``, of different names, the first counts, field by field.
+
+    Args:
+        observe: a method, weakly held, that gets each reading on the sampler's thread: its rows, the name of
+            the source, and the promised seconds to its next reading (None: not known).
+        source_lost: the same for the loss of the last source: misconfigured (True), or never there (False).
     """
 
     def __init__(
@@ -86,11 +77,12 @@ class GpuMonitor:
         settings: GpuSettings,
         verdict: VerdictSettings,
         providers: Sequence[GpuProvider],
-        listener: SampleListener,
+        observe: Callable[[Sequence[GpuSample], str, float | None], object],
+        source_lost: Callable[[bool], object],
         clock: Clock = time.monotonic,
     ) -> None:
         interval_s = settings.sample_interval_s
-        self._listener = weakref.ref(listener)
+        self._observe, self._source_lost = weak_method(observe), weak_method(source_lost)
         self._clock = clock
         self._aggregator = Aggregator(settings, [provider.name for provider in providers])
         self._verdicts = VerdictTracker(verdict, settings)
@@ -153,7 +145,7 @@ class GpuMonitor:
                 sampler.wake()
             sampler.restart_if_dead(now)
 
-    def host(self, now: float) -> HostStats:
+    def host(self, now: float) -> HostLoad:
         """Sample the load of this host, at most twice a second; reads small files, so not under the lock."""
         return self._host.current(now)
 
@@ -193,7 +185,21 @@ class GpuMonitor:
 
     def views(self, now: float) -> tuple[SourceView, ...]:
         """Return the state of each source."""
-        return tuple(_source_view(sampler, now) for sampler in self.samplers.values())
+        return tuple(
+            SourceView(
+                name=sampler.name,
+                state=_state(sampler, now),
+                last_error=status.no_source or status.last_error or "",
+                failures=status.failures,
+                overruns=status.overruns,
+                implausible=status.implausible,
+                crashes=status.crashes,
+                interval_s=sampler.interval_s,
+                age_s=None if status.last_read_s is None else max(0.0, now - status.last_read_s),
+            )
+            for sampler in self.samplers.values()
+            for status in (sampler.status,)
+        )
 
     def _sampler(self, provider: GpuProvider, interval_s: float) -> Sampler:
         name = provider.name  # the name of an automatic choice changes once it is made
@@ -210,17 +216,14 @@ class GpuMonitor:
 
     def _on_samples(self, name: str, rows: Sequence[GpuSample]) -> None:
         self._silent.pop(name, None)
-        listener = self._listener()
-        if listener is not None:
-            listener.observe(rows, name, self.samplers[name].interval_s)
+        self._observe(rows, name, self.samplers[name].interval_s)
 
     def _on_failure(self, name: str, error: Exception) -> None:
         if not isinstance(error, NoSourceError | ProviderMisconfigured):
             return
         self._silent[name] = isinstance(error, ProviderMisconfigured)
-        listener = self._listener()
-        if listener is not None and len(self._silent) == len(self.samplers):
-            listener.source_lost(any(self._silent.values()))
+        if len(self._silent) == len(self.samplers):
+            self._source_lost(any(self._silent.values()))
 
 
 def stop_all(samplers: Collection[Sampler]) -> None:
@@ -231,21 +234,6 @@ def stop_all(samplers: Collection[Sampler]) -> None:
     last_s = time.monotonic() + JOIN_S
     for sampler in samplers:
         sampler.stop(max(0.0, last_s - time.monotonic()))
-
-
-def _source_view(sampler: Sampler, now: float) -> SourceView:
-    status, read_s = sampler.status, sampler.status.last_read_s
-    return SourceView(
-        name=sampler.name,
-        state=_state(sampler, now),
-        last_error=status.no_source or status.last_error or "",
-        failures=status.failures,
-        overruns=status.overruns,
-        implausible=status.implausible,
-        crashes=status.crashes,
-        interval_s=sampler.interval_s,
-        age_s=None if read_s is None else max(0.0, now - read_s),
-    )
 
 
 def _state(sampler: Sampler, now: float) -> SourceState:

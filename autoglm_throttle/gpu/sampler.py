@@ -223,7 +223,7 @@ class Sampler:
     def _rows(self, started: float) -> list[GpuSample]:
         self.status.reading_since_s = started
         try:
-            if self.schedule.next_read.reopen:
+            if self.schedule.reopens:
                 self._close()
             return [self._check(row) for row in self.provider.read()]
         finally:

@@ -50,7 +50,7 @@ def providers(
             return RecordedProvider(item.file, clock=clock, name=name, hang=hang)
         nvml = NvmlProvider(settings.gpu_devices, clock=clock)
         if item.kind == "auto":
-            return AutoProvider([nvml])
+            return AutoProvider(nvml)
         if importlib.util.find_spec("pynvml") is None:
             raise ValueError(f"GPU=nvml needs the Python package nvidia-ml-py: {how_to_install(EXTRA)}")
         return nvml
@@ -59,53 +59,45 @@ def providers(
 
 
 class AutoProvider:
-    """Uses the first of several providers that finds anything to read; chosen at the first ``read``.
+    """Uses NVML if it finds anything to read.
 
-    Some drivers hang while they are opened, so the choice is made on the sampler's thread. A candidate with a
-    driver that does not work is chosen: there is a GPU, and its telemetry is blind. The choice is final, so
-    that a lost source is not mistaken for a missing one.
+    Some drivers hang while they are opened, so this is found out at ``read``, on the sampler's thread. Once
+    samples were read the choice is final, so that a lost source is not mistaken for a missing one.
     """
 
-    def __init__(self, candidates: Sequence[GpuProvider]) -> None:
+    def __init__(self, candidate: GpuProvider) -> None:
         self.name: str = "auto"
-        self.min_interval_s: float = max((one.min_interval_s for one in candidates), default=0.0)
-        self._candidates = tuple(candidates)
-        self._selected: GpuProvider | None = None
+        self.min_interval_s: float = candidate.min_interval_s
+        self._candidate = candidate
+        self._is_chosen = False
         self._tried = ""
 
     def __repr__(self) -> str:
-        return f"AutoProvider({self._selected or self._tried or 'not tried yet'})"
+        return f"AutoProvider({self._candidate if self._is_chosen else self._tried or 'not tried yet'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read the chosen source; raise ``NoSourceError`` if no candidate has anything to read."""
-        if self._selected is not None:
-            return self._selected.read()
-        tried = []
-        level = logging.INFO
-        for candidate in self._candidates:
-            try:
-                rows = candidate.read()
-            except (NotPresentError, PackageMissingError) as error:
-                candidate.close()
-                if isinstance(error, PackageMissingError) and DRIVER.exists():
-                    level = logging.WARNING
-                tried.append(f"{candidate.name}: {error}")
-            else:
-                self._selected, self.name = candidate, candidate.name
-                return rows
-        text = "; ".join(tried)
-        # Log only a changed result: the sampler retries once a minute.
-        if text != self._tried:
-            self._tried = text
-            _log.log(level, "GPU telemetry: no source found (%s)", text)
-        raise NoSourceError(f"no GPU found ({text})")
+        """Read NVML; raise ``NoSourceError`` if it never found anything to read."""
+        try:
+            rows = self._candidate.read()
+        except (NotPresentError, PackageMissingError) as error:
+            if self._is_chosen:
+                raise
+            self._candidate.close()
+            text = f"{self._candidate.name}: {error}"
+            # Log only a changed result: the sampler retries once a minute.
+            if text != self._tried:
+                self._tried = text
+                is_needed = isinstance(error, PackageMissingError) and DRIVER.exists()
+                level = logging.WARNING if is_needed else logging.INFO
+                _log.log(level, "GPU telemetry: no source found (%s)", text)
+            raise NoSourceError(f"no GPU found ({text})") from error
+        self._is_chosen, self.name = True, self._candidate.name
+        return rows
 
     def close(self) -> None:
-        """Close every candidate."""
-        for candidate in self._candidates:
-            candidate.close()
+        """Close NVML."""
+        self._candidate.close()
 
     def reset_after_fork(self) -> None:
-        """Drop the handles of every candidate, without a driver call."""
-        for candidate in self._candidates:
-            candidate.reset_after_fork()
+        """Drop the handles, without a driver call."""
+        self._candidate.reset_after_fork()

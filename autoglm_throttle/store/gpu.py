@@ -153,7 +153,7 @@ class _LocalGpus:
         if self._provider is None or started < self._schedule.due_s:
             return []
         # After repeated failures: drop a broken handle before the next read.
-        if self._schedule.next_read.reopen:
+        if self._schedule.reopens:
             self._provider.close()
         self._schedule.begin(started)
         try:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from autoglm_throttle.gpu import host
-from autoglm_throttle.gpu.host import HostSampler, HostStats
+from autoglm_throttle.gpu.host import HostSampler
 
 
 class Times(NamedTuple):
@@ -41,28 +41,28 @@ def average() -> tuple[float, float, float]:
 def test_load_is_per_core_and_iowait_since_the_reading_before() -> None:
     first, later = Times(user=100, idle=100, iowait=100), Times(user=150, idle=120, iowait=130, guest=150)
     host = HostSampler(average, 8, read_in_turn(first, later, later, later._replace(user=250)))
-    assert host.read() == HostStats(0.75, None)
-    assert host.read() == HostStats(0.75, 0.3)
-    assert host.read().iowait is None, "no time has passed"
-    assert host.read().iowait == 0.0
+    assert host.read() == (0.75, None)
+    assert host.read() == (0.75, 0.3)
+    assert host.read()[1] is None, "no time has passed"
+    assert host.read()[1] == 0.0
 
 
 def test_falling_counter_is_unknown() -> None:
     host = HostSampler(
         average, 8, read_in_turn(Times(100, idle=100, iowait=100), Times(190, idle=100, iowait=90))
     )
-    assert [host.read().iowait, host.read().iowait] == [None, None]
+    assert [host.read()[1], host.read()[1]] == [None, None]
 
 
 def test_system_without_iowait_is_unknown() -> None:
     host = HostSampler(average, 8, read_in_turn(None, (1.0, 2.0), None))
-    assert [host.read().iowait for _ in range(3)] == [None] * 3
+    assert [host.read()[1] for _ in range(3)] == [None] * 3
 
 
 def test_without_psutil_iowait_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_cpu_times_of_psutil", lambda: None)
     sampler = HostSampler(average, 8)
-    assert [sampler.read(), sampler.read()] == [HostStats(0.75, None)] * 2
+    assert [sampler.read(), sampler.read()] == [(0.75, None)] * 2
 
 
 def test_host_without_figures_is_unknown() -> None:
@@ -70,12 +70,12 @@ def test_host_without_figures_is_unknown() -> None:
         raise OSError("load average is unobtainable")
 
     host = HostSampler(rejects, 8, lambda: None)
-    assert [host.read(), host.read()] == [HostStats(None, None)] * 2
+    assert [host.read(), host.read()] == [(None, None)] * 2
 
 
 def test_unknown_core_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert HostSampler(average, cpu_times=lambda: None).read() == HostStats(None, None)
+    assert HostSampler(average, cpu_times=lambda: None).read() == (None, None)
 
 
 def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch) -> None:

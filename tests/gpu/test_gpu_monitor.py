@@ -54,7 +54,15 @@ class Listener:
 
 def monitor(*providers: GpuProvider, clock: ManualClock | None = None, **settings: Any) -> GpuMonitor:
     gpu = GpuSettings(**settings)
-    return GpuMonitor(gpu, VerdictSettings(), providers, Listener(), clock or ManualClock())
+    listener = Listener()  # weakly held: gone at once
+    return GpuMonitor(
+        gpu, VerdictSettings(), providers, listener.observe, listener.source_lost, clock or ManualClock()
+    )
+
+
+def listening(providers: Sequence[GpuProvider], listener: Listener, clock: ManualClock) -> GpuMonitor:
+    settings = GpuSettings(), VerdictSettings()
+    return GpuMonitor(*settings, providers, listener.observe, listener.source_lost, clock)
 
 
 def states(watched: GpuMonitor, clock: ManualClock) -> dict[str, str]:
@@ -129,7 +137,7 @@ def test_duplicate_source_name_is_rejected() -> None:
 def test_only_when_no_source_is_left_is_there_silence() -> None:
     clock, listener = ManualClock(), Listener()
     device, engine = Named("card", clock=clock), Named("engine", clock=clock)
-    watched = GpuMonitor(GpuSettings(), VerdictSettings(), [device, engine], listener, clock)
+    watched = listening([device, engine], listener, clock)
     assert watched.providers == (device, engine)
     device.fail_with(ProviderMisconfigured("no"))
     watched.tick()
@@ -144,7 +152,7 @@ def test_only_when_no_source_is_left_is_there_silence() -> None:
 def test_missing_sources_never_existed() -> None:
     clock, listener = ManualClock(), Listener()
     device = Named("card", clock=clock)
-    watched = GpuMonitor(GpuSettings(), VerdictSettings(), [device], listener, clock)
+    watched = listening([device], listener, clock)
     device.fail_with(NoSourceError("no GPU found"))
     watched.tick()
     assert listener.lost == [False]
@@ -159,7 +167,7 @@ def test_missing_sources_never_existed() -> None:
 
 def test_monitor_keeps_no_listener_alive() -> None:
     clock, listener = ManualClock(), Listener()
-    watched = GpuMonitor(GpuSettings(), VerdictSettings(), [Named("card", clock=clock)], listener, clock)
+    watched = listening([Named("card", clock=clock)], listener, clock)
     alive = weakref.ref(listener)
     del listener
     gc.collect()

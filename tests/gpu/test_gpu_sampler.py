@@ -192,7 +192,7 @@ def test_no_pace_cuts_the_back_off_short(listener: SampleRecorder, clock: StepCl
     due_s = sampler.schedule.due_s
     sampler.set_interval(0.2)
     assert sampler.schedule.due_s == due_s == clock.now + 8.0
-    assert sampler.schedule.next_read.reopen
+    assert sampler.schedule.reopens
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, math.nan, math.inf])

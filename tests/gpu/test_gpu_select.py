@@ -100,24 +100,29 @@ def test_automatic_choice_may_stand_beside_engine() -> None:
     assert made("auto", "sglang:http://h")[0].name == "auto"
 
 
-def test_auto_takes_the_first_that_finds_something_and_keeps_it() -> None:
-    first = Candidate(NotPresentError("no driver"))
-    second = Candidate(None, ProviderUnavailable("gone"), NotPresentError("gone"), None, name="second")
-    auto = AutoProvider([first, second])
+def test_auto_keeps_the_source_that_it_found() -> None:
+    gone = [ProviderUnavailable("gone"), NotPresentError("gone")]
+    source = Candidate(NotPresentError("no driver"), None, *gone, None)
+    auto = AutoProvider(source)
     assert isinstance(auto, GpuProvider)
+    assert auto.min_interval_s == 0.2
+    with pytest.raises(NoSourceError):
+        auto.read()
+    assert auto.name == "auto"
+    assert source.calls == ["read", "close"]
     assert auto.read() == [ROW]
-    assert auto.name == "second"
+    assert auto.name == "first"
     for error in (ProviderUnavailable, NotPresentError):
         with pytest.raises(error, match="gone") as caught:
             auto.read()
         assert not isinstance(caught.value, NoSourceError)
     assert auto.read() == [ROW]
-    assert first.calls == ["read", "close"]
+    assert source.calls.count("close") == 1
 
 
 @pytest.mark.parametrize("error", [NotPresentError("no driver"), PackageMissingError("no package")])
 def test_auto_without_source_lists_attempts_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    auto = AutoProvider([Candidate(error, error)])
+    auto = AutoProvider(Candidate(error, error))
     with caplog.at_level(logging.INFO, "autoglm_throttle"):
         for _ in range(2):
             with pytest.raises(NoSourceError, match=f"first: {error}"):
@@ -139,20 +144,20 @@ def test_a_missing_package_beside_a_driver_is_a_warning(
         device.touch()
     monkeypatch.setattr("autoglm_throttle.gpu.select.DRIVER", device)
     with caplog.at_level(logging.INFO, "autoglm_throttle"), pytest.raises(NoSourceError):
-        AutoProvider([Candidate(PackageMissingError("install it"))]).read()
+        AutoProvider(Candidate(PackageMissingError("install it"))).read()
     assert [record.levelname for record in caplog.records] == [level]
 
 
 @pytest.mark.parametrize("error", [ProviderUnavailable("999"), ProviderMisconfigured("no such GPU")])
 def test_auto_that_finds_a_broken_driver_is_not_nothing(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)) as caught:
-        AutoProvider([Candidate(error)]).read()
+        AutoProvider(Candidate(error)).read()
     assert caught.value is error
 
 
 def test_auto_passes_close_and_forget_on() -> None:
-    one, two = Candidate(), Candidate()
-    auto = AutoProvider([one, two])
+    source = Candidate()
+    auto = AutoProvider(source)
     auto.close()
     auto.reset_after_fork()
-    assert one.calls == two.calls == ["close", "forget"]
+    assert source.calls == ["close", "forget"]
