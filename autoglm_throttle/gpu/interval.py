@@ -66,10 +66,8 @@ class Schedule:
         self.interval_s: float = 0.0
         self.set_interval(interval_s)
         self.consecutive_failures: int = 0
-        self.reopens: bool = (
-            False  # Whether the provider should close and reopen the driver before the next read
-        )
-        # Time of the next read, and of the tick before it: infinite for a pause, which no shorter interval ends.
+        self.reopens: bool = False  # Whether the next read closes and reopens the driver first
+        # Time of the next read, and of the tick before it: infinite for a pause, which nothing shortens.
         self._plan = (-math.inf, math.inf)
         self._started_s = -math.inf
         self._is_woken = False
