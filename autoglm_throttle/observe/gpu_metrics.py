@@ -1,4 +1,4 @@
-"""Metrics of devices and engines: every quantity that any source reports, and the verdicts.
+"""Metrics of devices, engines and sources: every quantity that any source reports, and the verdicts.
 
 An unknown quantity has no series, and neither has an outdated one. Units are
 the base units of Prometheus; counters are the device's own and restart with its driver.
@@ -7,25 +7,27 @@ the base units of Prometheus; counters are the device's own and restart with its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from functools import partial
+from typing import Final, get_args
 
 from autoglm_throttle.control.staleness import Staleness
+from autoglm_throttle.gpu.monitor import SourceState
 from autoglm_throttle.gpu.sanity import THROTTLE_BITS
 from autoglm_throttle.observe.metric import (
-    Labels,
     MetricsInput,
     MetricSpec,
-    ReadRows,
     Rows,
     counter,
     each,
+    each_states,
     gauge,
     info,
+    named,
+    one,
+    states,
     stateset,
 )
-from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict
-
-Read = Callable[[GpuSample], float | None]
+from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, TelemetryState
 
 _HEALTHS: Final = ("ok", "degraded", "lost")
 
@@ -70,27 +72,6 @@ def reported_by(inputs: MetricsInput, *, engines: bool = False) -> Iterator[tupl
             yield label, device
 
 
-def _both_ways(receive: Read, transmit: Read) -> ReadRows:
-    """Make a series for each device and direction."""
-
-    def rows(inputs: MetricsInput) -> Iterator[tuple[Labels, float]]:
-        for label, device in reported_by(inputs):
-            for direction, read in (("receive", receive), ("transmit", transmit)):
-                value = read(device)
-                if value is not None:
-                    yield (label, direction), value
-
-    return rows
-
-
-def _scaled(read: Read, factor: float) -> Read:
-    def scaled(device: GpuSample) -> float | None:
-        value = read(device)
-        return None if value is None else value * factor
-
-    return scaled
-
-
 def _throttle(inputs: MetricsInput) -> Rows:
     for label, device in reported_by(inputs):
         if device.throttle is not None:
@@ -111,20 +92,6 @@ def _current_verdicts(inputs: MetricsInput) -> Iterator[tuple[str, GpuVerdict]]:
             yield label, verdict
 
 
-def _verdict(inputs: MetricsInput) -> Rows:
-    for label, verdict in _current_verdicts(inputs):
-        for condition in GpuCondition:
-            yield (label, condition.value), float(condition is verdict.condition)
-
-
-def _confidence(inputs: MetricsInput) -> Rows:
-    return [((label,), verdict.confidence) for label, verdict in _current_verdicts(inputs)]
-
-
-def _fake_busy(inputs: MetricsInput) -> Rows:
-    return [((label,), float(verdict.fake_busy)) for label, verdict in _current_verdicts(inputs)]
-
-
 def _gpus(inputs: MetricsInput) -> list[tuple[str, GpuSample]]:
     return [(label, device) for label, device in labelled(inputs.snapshot.devices) if device.kind != "engine"]
 
@@ -143,89 +110,77 @@ def _capacity(inputs: MetricsInput) -> Rows:
     return [] if view is None or not _gpus(inputs) else [((), view.capacity)]
 
 
-def _gauge(name: str, read: Read, text: str) -> MetricSpec:
-    return gauge(name, text, each(reported_by, read), "gpu")
+def _device(
+    describe: Callable[..., MetricSpec], name: str, text: str, field: str = "", factor: float = 1.0
+) -> MetricSpec:
+    """Describe a quantity of each GPU: a field of its sample, by default that of the metric's name."""
+    return describe(name, text, each(reported_by, field or name.removeprefix("gpu_"), factor), "gpu")
 
 
-def _counter(name: str, read: Read, text: str) -> MetricSpec:
-    return counter(name, text, each(reported_by, read), "gpu")
+_gauge = partial(_device, gauge)
+_counter = partial(_device, counter)
 
 
-def _link(name: str, receive: Read, transmit: Read, text: str) -> MetricSpec:
-    describe = counter if name.endswith("_bytes") else gauge
-    return describe(name, text, _both_ways(receive, transmit), "gpu direction")
+def _link(name: str, text: str, unit: str) -> MetricSpec:
+    """Describe data over a link by direction: fields ``<link>_rx_<unit>`` and ``<link>_tx_<unit>``."""
+    link = name.split("_")[1]
+
+    def rows(inputs: MetricsInput) -> Rows:
+        for label, device in reported_by(inputs):
+            for direction, short in (("receive", "rx"), ("transmit", "tx")):
+                value = getattr(device, f"{link}_{short}_{unit}")
+                if value is not None:
+                    yield (label, direction), value
+
+    return (counter if unit == "bytes" else gauge)(name, text, rows, "gpu direction")
 
 
 GPU_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     _gauge(
         "gpu_utilization_ratio",
-        _scaled(lambda device: device.utilization_pct, 0.01),
         "Share of time in which any kernel ran, 0 to 1: a duty cycle, not load. A MIG instance has none.",
+        "utilization_pct",
+        0.01,
     ),
     _gauge(
         "gpu_graphics_active_ratio",
-        lambda device: device.graphics_active_ratio,
         "Share of time with any work on the device, 0 to 1: a MIG instance has it instead of utilization.",
     ),
-    _gauge(
-        "gpu_sm_active_ratio",
-        lambda device: device.sm_active_ratio,
-        "Share of the multiprocessors that had work, 0 to 1.",
-    ),
-    _gauge(
-        "gpu_sm_occupancy_ratio",
-        lambda device: device.sm_occupancy_ratio,
-        "Share of the threads that the multiprocessors could hold, 0 to 1.",
-    ),
-    _gauge(
-        "gpu_tensor_active_ratio",
-        lambda device: device.tensor_active_ratio,
-        "Share of time in which the tensor cores worked, 0 to 1.",
-    ),
+    _gauge("gpu_sm_active_ratio", "Share of the multiprocessors that had work, 0 to 1."),
+    _gauge("gpu_sm_occupancy_ratio", "Share of the threads that the multiprocessors could hold, 0 to 1."),
+    _gauge("gpu_tensor_active_ratio", "Share of time in which the tensor cores worked, 0 to 1."),
     _gauge(
         "gpu_dram_active_ratio",
-        lambda device: device.dram_active_ratio,
         "Share of time in which device memory moved data, 0 to 1; about 0.8 is the most in practice.",
     ),
     _gauge(
         "gpu_memory_busy_ratio",
-        _scaled(lambda device: device.memory_busy_pct, 0.01),
         "Share of time in which device memory was read or written, 0 to 1: not its fill.",
+        "memory_busy_pct",
+        0.01,
     ),
-    _gauge("gpu_memory_used_bytes", lambda device: device.memory_used_bytes, "Device memory in use."),
-    _gauge("gpu_memory_total_bytes", lambda device: device.memory_total_bytes, "Device memory there is."),
-    _gauge("gpu_power_watts", lambda device: device.power_w, "Power drawn."),
-    _gauge(
-        "gpu_power_limit_watts",
-        lambda device: device.power_limit_w,
-        "Power at which the device is slowed down.",
-    ),
+    _gauge("gpu_memory_used_bytes", "Device memory in use."),
+    _gauge("gpu_memory_total_bytes", "Device memory there is."),
+    _gauge("gpu_power_watts", "Power drawn.", "power_w"),
+    _gauge("gpu_power_limit_watts", "Power at which the device is slowed down.", "power_limit_w"),
     _gauge(
         "gpu_power_limit_default_watts",
-        lambda device: device.power_limit_default_w,
         "Default power limit of the device; one set below it slows the device down.",
+        "power_limit_default_w",
     ),
     _counter(
         "gpu_energy_joules",
-        lambda device: device.energy_j,
         "Energy used; its rate is the mean power, better than single readings of it.",
+        "energy_j",
     ),
-    _gauge("gpu_temperature_celsius", lambda device: device.temperature_c, "Temperature of the chip."),
+    _gauge("gpu_temperature_celsius", "Temperature of the chip.", "temperature_c"),
     _gauge(
         "gpu_temperature_margin_celsius",
-        lambda device: device.temperature_margin_c,
         "Degrees left until the device slows itself down; negative above that.",
+        "temperature_margin_c",
     ),
-    _gauge(
-        "gpu_sm_clock_hertz",
-        _scaled(lambda device: device.sm_clock_mhz, 1e6),
-        "Clock of the multiprocessors.",
-    ),
-    _gauge(
-        "gpu_sm_clock_max_hertz",
-        _scaled(lambda device: device.sm_clock_max_mhz, 1e6),
-        "Highest clock of the multiprocessors.",
-    ),
+    _gauge("gpu_sm_clock_hertz", "Clock of the multiprocessors.", "sm_clock_mhz", 1e6),
+    _gauge("gpu_sm_clock_max_hertz", "Highest clock of the multiprocessors.", "sm_clock_max_mhz", 1e6),
     stateset(
         "gpu_throttle",
         "1 for each reason why the device runs below its requested clock: "
@@ -233,51 +188,36 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
         _throttle,
         "gpu reason",
     ),
-    _counter(
-        "gpu_throttled_seconds",
-        _scaled(lambda device: device.throttled_ns, 1e-9),
-        "Time spent slowed down by power or heat.",
-    ),
-    _link(
-        "gpu_pcie_bytes",
-        lambda device: device.pcie_rx_bytes,
-        lambda device: device.pcie_tx_bytes,
-        "Data over PCIe, by direction: receive, transmit.",
-    ),
+    _counter("gpu_throttled_seconds", "Time spent slowed down by power or heat.", "throttled_ns", 1e-9),
+    _link("gpu_pcie_bytes", "Data over PCIe, by direction: receive, transmit.", "bytes"),
     _link(
         "gpu_pcie_bytes_per_second",
-        lambda device: device.pcie_rx_bps,
-        lambda device: device.pcie_tx_bps,
         "Data over PCIe, as reported by the source, or since the previous reading.",
+        "bps",
     ),
-    _link(
-        "gpu_nvlink_bytes",
-        lambda device: device.nvlink_rx_bytes,
-        lambda device: device.nvlink_tx_bytes,
-        "Data over all NVLinks, by direction: receive, transmit.",
-    ),
+    _link("gpu_nvlink_bytes", "Data over all NVLinks, by direction: receive, transmit.", "bytes"),
     _link(
         "gpu_nvlink_bytes_per_second",
-        lambda device: device.nvlink_rx_bps,
-        lambda device: device.nvlink_tx_bps,
         "Data over all NVLinks, as reported by the source, or since the previous reading.",
+        "bps",
     ),
-    _counter(
-        "gpu_nvlink_errors",
-        lambda device: device.nvlink_errors,
-        "Errors on all NVLinks: checksums, replays, recoveries.",
+    _counter("gpu_nvlink_errors", "Errors on all NVLinks: checksums, replays, recoveries."),
+    stateset(
+        "gpu_verdict",
+        f"Condition of the device: {', '.join(GpuCondition)}.",
+        each_states(_current_verdicts, "condition", GpuCondition),
+        "gpu verdict",
     ),
-    stateset("gpu_verdict", f"Condition of the device: {', '.join(GpuCondition)}.", _verdict, "gpu verdict"),
     gauge(
         "gpu_verdict_confidence_ratio",
         "Share of the signals for or against the verdict that were known and agree, 0 to 1.",
-        _confidence,
+        each(_current_verdicts, "confidence"),
         "gpu",
     ),
     gauge(
         "gpu_fake_busy",
         "1 while the device reports itself busy and does little: stalled, degraded or underfed.",
-        _fake_busy,
+        each(_current_verdicts, "fake_busy"),
         "gpu",
     ),
     gauge(
@@ -302,34 +242,88 @@ def _engine_info(inputs: MetricsInput) -> Rows:
 
 ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     gauge(
-        "engine_running_requests",
-        "Requests that the engine works on.",
-        each(_engines, lambda engine: engine.running),
-        "engine",
+        "engine_running_requests", "Requests that the engine works on.", each(_engines, "running"), "engine"
     ),
     gauge(
-        "engine_queued_requests",
-        "Requests that wait inside the engine.",
-        each(_engines, lambda engine: engine.queued),
-        "engine",
+        "engine_queued_requests", "Requests that wait inside the engine.", each(_engines, "queued"), "engine"
     ),
     gauge(
         "engine_kv_used_ratio",
         "Fill of its key-value cache, 0 to 1; the fullest of several.",
-        each(_engines, lambda engine: engine.kv_used_ratio),
+        each(_engines, "kv_used_ratio"),
         "engine",
     ),
-    counter(
-        "engine_tokens",
-        "Tokens read and written.",
-        each(_engines, lambda engine: engine.tokens_total),
-        "engine",
-    ),
+    counter("engine_tokens", "Tokens read and written.", each(_engines, "tokens_total"), "engine"),
     counter(
         "engine_preemptions",
         "Requests that the engine put off because its cache was full.",
-        each(_engines, lambda engine: engine.preemptions_total),
+        each(_engines, "preemptions_total"),
         "engine",
     ),
     info("engine_info", "Model that an engine serves, where it reports one.", _engine_info, "engine model"),
+)
+
+
+SOURCE_STATES: Final[tuple[str, ...]] = get_args(SourceState)
+_SOURCES: Final = named("sources")
+
+
+def _last_read(inputs: MetricsInput) -> Rows:
+    wall_s = inputs.snapshot.taken_at_wall_s
+    for source in inputs.snapshot.sources:
+        if source.age_s is not None:
+            yield (source.name,), wall_s - source.age_s
+
+
+SOURCE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
+    stateset(
+        "telemetry_state",
+        "How far the newest GPU sample can be believed; none means that no GPU is expected.",
+        states("control.telemetry", TelemetryState),
+        "state",
+    ),
+    gauge(
+        "controller_last_sample_timestamp_seconds",
+        "Unix time of the newest GPU sample; the reader computes its age.",
+        one("last_sample_wall_s"),
+    ),
+    counter(
+        "controller_errors",
+        "GPU reads that failed or were overdue, threads that crashed, and values that cannot be.",
+        one("controller_errors"),
+    ),
+    stateset(
+        "gpu_source_state",
+        f"State of the reads of each source: {', '.join(SOURCE_STATES)}.",
+        each_states(_SOURCES, "state", SOURCE_STATES),
+        "source state",
+    ),
+    gauge(
+        "gpu_source_last_read_timestamp_seconds",
+        "Unix time at which the source was last read; its data may be older.",
+        _last_read,
+        "source",
+    ),
+    gauge(
+        "gpu_source_interval_seconds",
+        "Time promised between two reads; it changes with SAMPLE_ADAPTIVE.",
+        each(_SOURCES, "interval_s"),
+        "source",
+    ),
+    counter("gpu_source_failures", "Reads that gave nothing.", each(_SOURCES, "failures"), "source"),
+    counter(
+        "gpu_source_overruns", "Reads that took longer than they may.", each(_SOURCES, "overruns"), "source"
+    ),
+    counter(
+        "gpu_source_implausible",
+        "Values that cannot be and were taken as not known.",
+        each(_SOURCES, "implausible"),
+        "source",
+    ),
+    counter(
+        "gpu_source_crashes",
+        "Times that its thread crashed and was to be started anew.",
+        each(_SOURCES, "crashes"),
+        "source",
+    ),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from autoglm_throttle.admission.counters import DurationCounts
 from autoglm_throttle.admission.snapshot import Snapshot
@@ -47,11 +48,13 @@ class MetricsInput:
     recorder: RecorderTotals | None = None
 
 
-T = TypeVar("T")
 Rows = Iterable[tuple[Labels, float]]
 Histograms = Iterable[tuple[Labels, DurationCounts]]
 ReadRows = Callable[[MetricsInput], Rows]
-ReadHistograms = Callable[[MetricsInput], Histograms]
+Value: TypeAlias = Any  # Of an attribute: a number, a state, a mapping
+Kind = Literal["counter", "gauge", "stateset", "info"]
+# Finds named objects, such as sources and devices; the name is a label.
+FindNamed = Callable[[MetricsInput], Iterable[tuple[str, object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,11 @@ class MetricSpec:
 
     name: str
     """As in Prometheus, without the ``_total`` that its format adds to counters."""
-    kind: Literal["counter", "gauge", "stateset", "info"]
+    kind: Kind
     """A state set is a gauge that is 1 for the state in force and 0 for the others; info is always 1."""
     labels: Labels
     help: str
-    read: Callable[[MetricsInput], Rows]
+    read: ReadRows
     """Label values and value of each series; no I/O, no lock."""
 
 
@@ -80,49 +83,86 @@ class HistogramSpec:
     kind: Literal["histogram"] = "histogram"
 
 
-def counter(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
-    """Describe a counter; names are without the common prefix, labels one text with spaces."""
-    return MetricSpec(PREFIX + name, "counter", tuple(labels.split()), text, read)
+def _describe(kind: Kind, name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
+    """Describe a metric; names are without the common prefix, labels one text with spaces."""
+    return MetricSpec(PREFIX + name, kind, tuple(labels.split()), text, read)
 
 
-def gauge(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
-    """Describe a gauge."""
-    return MetricSpec(PREFIX + name, "gauge", tuple(labels.split()), text, read)
+counter = partial(_describe, "counter")
+gauge = partial(_describe, "gauge")
+stateset = partial(_describe, "stateset")
+info = partial(_describe, "info")
 
 
-def stateset(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
-    """Describe a set of states."""
-    return MetricSpec(PREFIX + name, "stateset", tuple(labels.split()), text, read)
-
-
-def info(name: str, text: str, read: ReadRows, labels: str = "") -> MetricSpec:
-    """Describe a constant series whose labels carry the information."""
-    return MetricSpec(PREFIX + name, "info", tuple(labels.split()), text, read)
-
-
-def histogram(name: str, text: str, read: ReadHistograms, labels: str = "") -> HistogramSpec:
+def histogram(name: str, text: str, read: Callable[[MetricsInput], Histograms], labels: str) -> HistogramSpec:
     """Describe a histogram of durations."""
     return HistogramSpec(PREFIX + name, tuple(labels.split()), text, read)
 
 
-def one(find: Callable[[Snapshot], T | None], read: Callable[[T], float | None]) -> ReadRows:
-    """Make a single series without labels, if a snapshot holds the object and its value is known."""
+def value_at(found: object, path: str) -> Value:
+    """Follow a path of attributes, such as ``store.stats.sent``; None if one of them is None."""
+    for name in path.split("."):
+        found = None if found is None else getattr(found, name)
+    return found
+
+
+def label_of(value: object) -> str:
+    """Return a label value: the text of a priority or level is its name in lower case."""
+    return str(getattr(value, "label", value))
+
+
+def one(path: str, read: Callable[[Any], float | None] = float) -> ReadRows:
+    """Make a single series without labels from a value of the snapshot, if it is known."""
 
     def rows(inputs: MetricsInput) -> Rows:
-        found = find(inputs.snapshot)
+        found = value_at(inputs.snapshot, path)
         value = None if found is None else read(found)
         return [] if value is None else [((), float(value))]
 
     return rows
 
 
-def each(
-    find: Callable[[MetricsInput], Iterable[tuple[str, T]]], read: Callable[[T], float | None]
-) -> ReadRows:
-    """Make a series for each label and object with a known value."""
+def by_key(path: str) -> Callable[[MetricsInput], Iterable[tuple[Labels, Any]]]:
+    """Make a series for each key of a mapping in the snapshot; a key is one label, or a tuple of them."""
+
+    def rows(inputs: MetricsInput) -> Iterable[tuple[Labels, Any]]:
+        for key, value in (value_at(inputs.snapshot, path) or {}).items():
+            yield tuple(map(label_of, key if isinstance(key, tuple) else (key,))), value
+
+    return rows
+
+
+def named(path: str) -> FindNamed:
+    """Find the objects of a sequence in the snapshot, with their names."""
+    return lambda inputs: ((found.name, found) for found in value_at(inputs.snapshot, path) or ())
+
+
+def each(find: FindNamed, path: str, factor: float = 1.0) -> ReadRows:
+    """Make a series for each named object with a known value, times ``factor``."""
 
     def rows(inputs: MetricsInput) -> Rows:
-        values = ((label, read(found)) for label, found in find(inputs))
-        return [((label,), float(value)) for label, value in values if value is not None]
+        values = ((label, value_at(found, path)) for label, found in find(inputs))
+        return [((label,), value * factor) for label, value in values if value is not None]
+
+    return rows
+
+
+def states(path: str, members: Iterable[object]) -> ReadRows:
+    """Make a series for each member: 1 for the value of the snapshot, if it is known."""
+
+    def rows(inputs: MetricsInput) -> Rows:
+        now = value_at(inputs.snapshot, path)
+        return [] if now is None else [((label_of(one),), float(one == now)) for one in members]
+
+    return rows
+
+
+def each_states(find: FindNamed, path: str, members: Iterable[object]) -> ReadRows:
+    """Make a series for each named object and member: 1 for the value of the object."""
+
+    def rows(inputs: MetricsInput) -> Rows:
+        for label, found in find(inputs):
+            for member in members:
+                yield (label, label_of(member)), float(member == value_at(found, path))
 
     return rows

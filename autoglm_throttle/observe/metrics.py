@@ -8,14 +8,13 @@ Labels are closed sets from code, settings or the driver, never data that a clie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from autoglm_throttle.admission.counters import ODDITIES
-from autoglm_throttle.admission.snapshot import Snapshot
-from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS
-from autoglm_throttle.observe.guard_metrics import GUARD_METRICS
-from autoglm_throttle.observe.limit_metrics import LIMIT_METRICS, QUOTA_METRICS
+from autoglm_throttle.control.memory import FillBasis
+from autoglm_throttle.control.quota import QuotaView
+from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS, SOURCE_METRICS
 from autoglm_throttle.observe.metric import (
     Histograms,
     HistogramSpec,
@@ -23,24 +22,44 @@ from autoglm_throttle.observe.metric import (
     MetricSpec,
     ReadRows,
     Rows,
+    by_key,
     counter,
+    each,
+    each_states,
     gauge,
     histogram,
     info,
+    named,
     one,
+    states,
     stateset,
 )
-from autoglm_throttle.observe.store_metrics import SOURCE_METRICS, STORE_METRICS
-from autoglm_throttle.types import ConcurrencyView, ControlState, Priority, TelemetryState
+from autoglm_throttle.store.health import HealthState
+from autoglm_throttle.types import (
+    BreakerState,
+    ControlState,
+    DegradationLevel,
+    Priority,
+    TelemetryState,
+    WorkClassView,
+)
 from autoglm_throttle.version import __version__
 
 # States without a sample for the table.
 _NO_SAMPLE: Final = frozenset({TelemetryState.STARTING, TelemetryState.BLIND, TelemetryState.NONE})
 
+CLIENT_ERROR, OTHER = "client_error", "other"  # Names of the work classes that the limiter makes itself
+
+# Label of the requests without a work class: all of a service that was not asked over HTTP.
+UNNAMED: Final = "default"
+
+# Label of all work classes that no policy of a route names. Their names come from paths: as labels they would
+# be data of clients, and series without end.
+UNDECLARED: Final = "undeclared"
+
 
 def _requests(inputs: MetricsInput) -> Rows:
-    for (priority, decision, reason), count in inputs.snapshot.requests.items():
-        yield (priority.label, decision, reason.value), count
+    yield from by_key("requests")(inputs)
     yield ("none", "exempt", "ok"), inputs.snapshot.exempt
 
 
@@ -50,29 +69,7 @@ def _durations(inputs: MetricsInput) -> Histograms:
 
 def _queued(inputs: MetricsInput) -> Rows:
     concurrency = inputs.snapshot.concurrency
-    return (
-        []
-        if concurrency is None
-        else [((p.label,), n) for p, n in zip(Priority, concurrency.waiting, strict=True)]
-    )
-
-
-def _queue_time(inputs: MetricsInput) -> Histograms:
-    return [((priority.label,), row) for priority, row in inputs.snapshot.queue_time.items()]
-
-
-def _outcomes(inputs: MetricsInput) -> Rows:
-    counts = inputs.snapshot.outcomes.items()
-    return [((priority.label, outcome.value), count) for (priority, outcome), count in counts]
-
-
-def _would_reject(inputs: MetricsInput) -> Rows:
-    counts = inputs.snapshot.would_reject.items()
-    return [((priority.label, reason.value), count) for (priority, reason), count in counts]
-
-
-def _oddities(inputs: MetricsInput) -> Rows:
-    return [((name,), count) for name, count in inputs.snapshot.oddities.items()]
+    return [] if concurrency is None else [((p.label,), concurrency.waiting[p]) for p in Priority]
 
 
 def _tier(inputs: MetricsInput) -> Rows:
@@ -83,30 +80,9 @@ def _tier(inputs: MetricsInput) -> Rows:
     return [((f"{step * 100:g}",), float(step == in_force)) for step in reversed(steps)]
 
 
-def _pressure(inputs: MetricsInput) -> Rows:
-    return [((term,), ratio) for term, ratio in inputs.snapshot.pressure.items()]
-
-
 def _recorded(inputs: MetricsInput) -> Rows:
     counts = inputs.recorder
     return [] if counts is None else [(("written",), counts.written), (("dropped",), counts.dropped)]
-
-
-def _by_priority(find: Callable[[Snapshot], Mapping[Priority, float]]) -> ReadRows:
-    """Make a series for each priority."""
-
-    def rows(inputs: MetricsInput) -> Rows:
-        return [((priority.label,), value) for priority, value in find(inputs.snapshot).items()]
-
-    return rows
-
-
-def _control(snapshot: Snapshot) -> ControlState:
-    return snapshot.control
-
-
-def _concurrency(snapshot: Snapshot) -> ConcurrencyView | None:
-    return snapshot.concurrency
 
 
 def _inflight_limit(inputs: MetricsInput) -> Rows:
@@ -119,6 +95,56 @@ def _inflight_limit(inputs: MetricsInput) -> Rows:
 def _table_factor(control: ControlState) -> float | None:
     return None if control.telemetry in _NO_SAMPLE else control.table_factor
 
+
+def _work_classes(inputs: MetricsInput) -> Iterable[tuple[str, WorkClassView]]:
+    """Return the figures of each label; work classes with one label become one."""
+    concurrency = inputs.snapshot.concurrency
+    known = {route.name: route.name for route in inputs.settings.routes}
+    labels = known | {"": UNNAMED, OTHER: OTHER, CLIENT_ERROR: CLIENT_ERROR}
+    found: dict[str, WorkClassView] = {}
+    for figures in () if concurrency is None else concurrency.work_classes:
+        label = labels.get(figures.name, UNDECLARED)
+        found[label] = _together(found[label], figures) if label in found else figures
+    return found.items()
+
+
+def _together(one: WorkClassView, other: WorkClassView) -> WorkClassView:
+    """Return the figures of two work classes as if they were one, without a latency of both without load."""
+    rate_rps = one.rate_rps + other.rate_rps
+    return WorkClassView(
+        name=one.name,
+        rate_rps=rate_rps,
+        mean_s=_mean_s(one, other, rate_rps),
+        unloaded_s=None,
+        negligible=one.negligible and other.negligible,
+        in_flight=one.in_flight + other.in_flight,
+    )
+
+
+def _mean_s(one: WorkClassView, other: WorkClassView, rate_rps: float) -> float | None:
+    """Return the mean time of the answers of two work classes; that of the one known if the other is not."""
+    if one.mean_s is None or other.mean_s is None or not rate_rps:
+        return other.mean_s if one.mean_s is None else one.mean_s
+    return (one.mean_s * one.rate_rps + other.mean_s * other.rate_rps) / rate_rps
+
+
+def _measured(attribute: str) -> ReadRows:
+    """Make a single series for a measured value of the quotas, until the measurement is too old."""
+
+    def read(quota: QuotaView) -> float | None:
+        return None if quota.basis is FillBasis.UNKNOWN else getattr(quota, attribute)
+
+    return one("quota", read)
+
+
+def _rejected_calls(inputs: MetricsInput) -> Rows:
+    guards = inputs.snapshot.guards
+    for breaker in () if guards is None else guards.breakers:
+        for cause, count in breaker.rejected.items():
+            yield (breaker.name, cause.value), count
+
+
+_BREAKERS: Final = named("guards.breakers")
 
 METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in the order of the page
     counter(
@@ -134,52 +160,47 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         _durations,
         "priority decision",
     ),
-    gauge(
-        "active_requests",
-        "Requests admitted and not yet ended.",
-        _by_priority(lambda snapshot: snapshot.active),
-        "priority",
-    ),
+    gauge("active_requests", "Requests admitted and not yet ended.", by_key("active"), "priority"),
     gauge("queued_requests", "Requests that wait in the queue.", _queued, "priority"),
     histogram(
         "queue_time_seconds",
         "Time in the queue of requests that had to wait, whether or not they were admitted.",
-        _queue_time,
+        by_key("queue_time"),
         "priority",
     ),
     counter(
         "outcomes",
         "How admitted requests ended: success, failure, or neutral where the client left.",
-        _outcomes,
+        by_key("outcomes"),
         "priority outcome",
     ),
     counter(
         "would_reject",
         "Requests that were admitted only because DRY_RUN is on.",
-        _would_reject,
+        by_key("would_reject"),
         "priority reason",
     ),
-    counter("oddities", f"Oddities that were dealt with: {', '.join(ODDITIES)}.", _oddities, "kind"),
+    counter("oddities", f"Oddities that were dealt with: {', '.join(ODDITIES)}.", by_key("oddities"), "kind"),
     gauge(
         "factor_ratio",
         "Share of the nominal rates admitted now, 0 to 1; 0 rejects all new requests.",
-        one(_control, lambda control: control.factor),
+        one("control.factor"),
     ),
     stateset("tier", "Step of the tier table in force, in percent of the nominal rates.", _tier, "tier"),
     gauge(
         "table_factor_ratio",
         "Factor of the tier table taken literally, 0 to 1, whether or not it is applied.",
-        one(_control, _table_factor),
+        one("control", _table_factor),
     ),
     gauge(
         "table_armed",
         "1 while the tier table may act; under the policy adaptive only while requests wait.",
-        one(_control, lambda control: control.armed),
+        one("control.armed"),
     ),
     gauge(
         "inflight_requests",
         "Requests in flight, including those just admitted from the queue.",
-        one(_concurrency, lambda view: view.in_flight),
+        one("concurrency.in_flight"),
     ),
     gauge(
         "inflight_limit",
@@ -189,27 +210,202 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     gauge(
         "service_rate",
         "Requests that the service finishes per second; a lower bound until its limit was once reached.",
-        one(_concurrency, lambda view: view.service_rps),
+        one("concurrency.service_rps"),
     ),
     gauge(
         "pressure_ratio",
         "Load over its target, by term, 1 at the target and more above it: demand (over the service rate), "
         "and of gpu_pressure_terms those that are known. The number to scale by.",
-        _pressure,
+        by_key("pressure"),
         "term",
     ),
     gauge(
         "rate_limit",
         "Tokens refilled per second now; in a fleet for all processes, while its store is unavailable the "
         "part of this one.",
-        _by_priority(lambda snapshot: snapshot.rate_limit_rps),
+        by_key("rate_limit_rps"),
         "priority",
     ),
-    gauge("tokens", "Tokens left in the bucket.", _by_priority(lambda snapshot: snapshot.tokens), "priority"),
-    *LIMIT_METRICS,
-    *QUOTA_METRICS,
-    *STORE_METRICS,
-    *GUARD_METRICS,
+    gauge("tokens", "Tokens left in the bucket.", by_key("tokens"), "priority"),
+    gauge(
+        "paused_requests",
+        "Requests that have given their slot back for a while: idle streams, and writes to slow readers. "
+        "At paused_max new requests are rejected.",
+        one("concurrency.paused"),
+    ),
+    gauge(
+        "objective_seconds",
+        "Time for a complete response that the limit aims at: SLO_S, or the learned one.",
+        one("concurrency.slo_s"),
+    ),
+    gauge(
+        "objective_learned",
+        "1 while the objective is learned, because SLO_S is not set.",
+        one("concurrency.slo_learned"),
+    ),
+    gauge(
+        "retry_backlog_seconds",
+        "Time until the last turn that was told to a rejected request in Retry-After.",
+        one("concurrency.retry_backlog_s"),
+    ),
+    gauge(
+        "work_class_rate",
+        "Requests finished per second, by what costs alike: the name of the policy of a route, "
+        f"{UNDECLARED} for all without one, {CLIENT_ERROR} for answers 400 to 499, {OTHER} beyond 64. "
+        "Of the 16 work classes with the most requests, as the next four.",
+        each(_work_classes, "rate_rps"),
+        "work_class",
+    ),
+    gauge(
+        "work_class_latency_seconds",
+        "Recent mean time in the service, without waiting and pauses.",
+        each(_work_classes, "mean_s"),
+        "work_class",
+    ),
+    gauge(
+        "work_class_unloaded_latency_seconds",
+        "Time in the service with few requests beside; absent until it is known, and where several work "
+        "classes share a label.",
+        each(_work_classes, "unloaded_s"),
+        "work_class",
+    ),
+    gauge(
+        "work_class_negligible",
+        "1 while requests are so short beside the others that they need no slot.",
+        each(_work_classes, "negligible"),
+        "work_class",
+    ),
+    gauge(
+        "work_class_inflight_requests",
+        "Requests in flight, with or without a slot, paused ones included.",
+        each(_work_classes, "in_flight"),
+        "work_class",
+    ),
+    gauge(
+        "quota_memory_fill_ratio",
+        "Fill of the memory that requests can use, projected to the requests in flight now.",
+        one("quota.fill"),
+    ),
+    gauge(
+        "quota_memory_cap_ratio",
+        "Share of that memory above which the class is rejected; a route may have its own. "
+        "0 where memory stays above GPU_MEMORY_TARGET with nothing in flight: one request at a time.",
+        by_key("quota.caps"),
+        "priority",
+    ),
+    gauge(
+        "quota_rejecting",
+        "1 while the whole class is rejected, until the fill is 0.05 below its cap, or half of a small one. "
+        "A large request may be rejected earlier.",
+        by_key("quota.rejecting"),
+        "priority",
+    ),
+    stateset(
+        "quota_basis",
+        f"Basis of the fill: {', '.join(FillBasis)}. "
+        "While it is kept the caps are shares of what is left; they do nothing while it is unknown.",
+        states("quota.basis", FillBasis),
+        "basis",
+    ),
+    gauge(
+        "quota_memory_fill_per_cost_ratio",
+        "Fill that one unit of cost is taken to add until the next sample; 0 until it was learned.",
+        _measured("slope"),
+    ),
+    gauge(
+        "quota_memory_usable_bytes",
+        "Memory that requests can fill on the fullest device; the rest of it while the basis is kept. "
+        "An engine's cache reports no bytes.",
+        _measured("usable_bytes"),
+    ),
+    gauge(
+        "redis_up",
+        "1 while the store of REDIS_URL decides, 0 while each process decides for itself.",
+        one("store.state", lambda state: state is HealthState.UP),
+    ),
+    counter(
+        "redis_fallback",
+        "Decisions on user limits taken without the store, by the error of the store.",
+        by_key("store.fallbacks"),
+        "reason",
+    ),
+    counter("redis_decisions", "Decisions requested from the store.", one("store.stats.sent")),
+    counter(
+        "redis_round_trips",
+        "Calls that carried them; the quotient is the mean size of a batch.",
+        one("store.stats.calls"),
+    ),
+    counter(
+        "redis_deny_cache_hits",
+        "Rejections answered from the local deny cache, without a call of the store.",
+        one("store.deny_cache_hits"),
+    ),
+    counter(
+        "redis_late_replies",
+        "Replies that came after their decision had been taken without them, or after its caller had left.",
+        one("store.stats.late"),
+    ),
+    gauge(
+        "fleet_members",
+        "Live processes that share the priority rates, as known to this one.",
+        one("fleet.members"),
+    ),
+    gauge(
+        "fleet_up",
+        "1 while rates are leased, 0 while this process uses its own part of them.",
+        one("fleet.up"),
+    ),
+    counter("fleet_round_trips", "Calls for leases and signs of life.", one("fleet.calls")),
+    counter("fleet_failures", "Those that were not answered.", one("fleet.failures")),
+    stateset(
+        "breaker_state",
+        f"State of the breaker: {', '.join(BreakerState)}.",
+        each_states(_BREAKERS, "state", BreakerState),
+        "breaker state",
+    ),
+    counter(
+        "breaker_transitions",
+        "Changes of the state, by the new state.",
+        by_key("guards.transitions"),
+        "breaker state",
+    ),
+    counter(
+        "breaker_calls",
+        "Calls permitted. Of two threads at once one may be lost.",
+        each(_BREAKERS, "calls"),
+        "breaker",
+    ),
+    counter(
+        "breaker_rejected",
+        "Calls rejected, whether or not a fallback has answered.",
+        _rejected_calls,
+        "breaker cause",
+    ),
+    counter(
+        "breaker_would_reject",
+        "Calls permitted only because the breaker merely counts (BREAKER_MODE=metrics_only).",
+        each(_BREAKERS, "would_reject"),
+        "breaker",
+    ),
+    counter(
+        "breaker_stale_results",
+        "Results that came after the breaker had changed, or twice, and were dropped.",
+        each(_BREAKERS, "stale_results"),
+        "breaker",
+    ),
+    counter(
+        "degraded",
+        "Answers given without the dependency: stale, dynamic, static, or shed with none; by cause: "
+        "that of a rejection, error, load, or refresh while a call is made.",
+        by_key("guards.degraded"),
+        "guard fallback cause",
+    ),
+    stateset(
+        "degradation_level",
+        f"Degradation level in force: {', '.join(level.label for level in DegradationLevel)}.",
+        states("guards.level", DegradationLevel),
+        "level",
+    ),
     *GPU_METRICS,
     *ENGINE_METRICS,
     *SOURCE_METRICS,
