@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from autoglm_throttle.gpu.monitor import SourceView
 from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.observe import METRICS
-from autoglm_throttle.observe.gpu_metrics import labelled
+from autoglm_throttle.observe.gpu_metrics import SOURCE_STATES, labelled
 from autoglm_throttle.observe.metric import PREFIX
-from autoglm_throttle.observe.store_metrics import STATES
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView
 from tests.observe.scraping import EVERYTHING, knowing_all, loaded, scraped, states, value
@@ -288,7 +287,7 @@ def test_each_source_exports_its_state() -> None:
         )
     }
     assert list(reported.values()) == [7, 2, 3, 1, 5.0]
-    for state in STATES:
+    for state in SOURCE_STATES:
         expected = float(state == "failing")
         assert value(throttle, "gpu_source_state", source="nvml", state=state) == expected
     (_, read_at_s), *more = series(throttle, "gpu_source_last_read_timestamp_seconds")
