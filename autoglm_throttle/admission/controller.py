@@ -11,9 +11,8 @@ from autoglm_throttle.admission.verdicts import Verdicts
 from autoglm_throttle.admission.waiting import TicketWaiter
 from autoglm_throttle.events import EventQueue, control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
-from autoglm_throttle.limiting.decisions import all_rejected, latest
+from autoglm_throttle.limiting.decisions import HasTokens, all_rejected, latest
 from autoglm_throttle.limiting.ticket import TicketCharges
-from autoglm_throttle.limiting.token_bucket import Refundable
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.shared_limits import PendingCheck
 from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Reason
@@ -152,7 +151,7 @@ class AdmissionController:
         return verdict
 
     def _enqueue(
-        self, demand: Demand, payer: Refundable, now: float, kind: WorkClass
+        self, demand: Demand, payer: HasTokens, now: float, kind: WorkClass
     ) -> Permit | Ticket | Rejection:
         """Queue a demand for which no slot is free, or which must take from the shared budget first."""
         settlement = self._settlement

@@ -5,7 +5,8 @@ from __future__ import annotations
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.control.quota import Quota
-from autoglm_throttle.limiting.token_bucket import PriorityBuckets, Refundable
+from autoglm_throttle.limiting.decisions import HasTokens
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.work_class import WorkClass
 from autoglm_throttle.store.fleet import LeasedBuckets
 from autoglm_throttle.types import Decision, Demand, Outcome, ResourceAdvice
@@ -25,7 +26,7 @@ class QuotaCheck:
         self._buckets = buckets
         self._quota = quota
 
-    def take(self, demand: Demand, now: float) -> Refundable | Decision:
+    def take(self, demand: Demand, now: float) -> HasTokens | Decision:
         """Take the tokens of a demand; a rejection takes nothing."""
         rejection = self._quota.rejection(demand, now)
         return self._buckets.take(demand, now) if rejection is None else rejection

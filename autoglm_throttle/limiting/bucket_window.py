@@ -32,11 +32,7 @@ class BucketRing:
 
 
 class BucketWindow:
-    """One large limit; the account of a user is a `BucketRing`.
-
-    Args:
-        limit: of any number of units.
-    """
+    """One large limit; the account of a user is a `BucketRing`."""
 
     def __init__(self, limit: UserLimit) -> None:
         self._limit = limit
@@ -53,8 +49,12 @@ class BucketWindow:
         """Apply other units from now on, at most the largest digit; the window is the same."""
         (self._limit,) = limits
 
-    def test(self, ring: BucketRing, units: int, now: float) -> list[Decision]:
-        """Return the limit's decision on ``units``, with the units that would remain; a list of one."""
+    def test(
+        self, ring: BucketRing, units: int, now: float, more: Sequence[int] | None = None
+    ) -> list[Decision]:
+        """Return the limit's decision on ``units`` and ``more``; a list of one; charges nothing."""
+        if more is not None:
+            units += more[0]
         limit, width_us = self._limit, self._width_us
         bucket = self._bucket(now)
         last, counts = ring.last, self._counts(ring, bucket)
@@ -73,10 +73,6 @@ class BucketWindow:
             wait = seconds_until(_shown_at(leaves * width_us), now)
         return [rejection(limit, used, reset_s if used else 0.0, wait)]
 
-    def test_each(self, ring: BucketRing, units: Sequence[int], now: float) -> list[Decision]:
-        """Return the same for the only limit."""
-        return self.test(ring, units[0], now)
-
     def charge(self, ring: BucketRing, units: int, now: float) -> None:
         """Charge ``units``; a clock that went back counts as standing still."""
         bucket = self._bucket(now)
@@ -86,11 +82,7 @@ class BucketWindow:
         ring.counts = counts + units
 
     def refund(self, ring: BucketRing, units: int, charged_at: float, now: float) -> bool:
-        """Remove units from the bucket in which they were charged, and from no other.
-
-        Returns:
-            Whether all of them were present and still in the window.
-        """
+        """Remove units from the bucket in which they were charged; return whether all were still present."""
         charged, present = self._bucket(charged_at), self._bucket(now)
         age = ring.last - charged
         if present - charged >= COUNTED_BUCKETS or not 0 <= age < COUNTED_BUCKETS:
@@ -121,7 +113,6 @@ class BucketWindow:
         return counts << age * self._bits & self._all if age < COUNTED_BUCKETS else 0
 
     def _sum(self, counts: int) -> int:
-        """Return the sum of all counts."""
         # A number and its digit sum are equal modulo the largest digit, as modulo 9 in decimal. The sum is
         # at most that digit: so it is the remainder, or the digit itself if a number above 0 leaves 0.
         return counts % self._full or (self._full if counts else 0)

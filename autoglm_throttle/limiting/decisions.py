@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Final, Protocol
 
 from autoglm_throttle.types import ControlCause, ControlState, Decision, Reason, UserLimit
@@ -24,54 +25,35 @@ OK, USER, TOO_LARGE = Reason.OK, Reason.USER, Reason.TOO_LARGE
 
 
 def rejection(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Decision:
-    """Build the rejection for an exhausted limit.
+    """Build the rejection for an exhausted limit, which counts ``used`` units.
 
-    Args:
-        limit: the exhausted limit.
-        used: units that it counts now.
-        reset_s: seconds until the oldest of them leaves; 0 if it counts no unit.
-        wait_s: seconds until the request fits; infinite if it exceeds the whole limit.
+    The oldest of them leaves in ``reset_s``. The wait is infinite if the request exceeds the whole limit.
     """
     name, most, window_s = limit.name, limit.limit, limit.window_s
     remaining = most - used if used < most else 0
-    if wait_s == math.inf:
-        return Decision(
-            False, TOO_LARGE, f"too_large:{name}", name, most, remaining, wait_s, reset_s, window_s
-        )
-    return Decision(False, USER, f"user:{name}", name, most, remaining, wait_s, reset_s, window_s)
+    reason, detail = (TOO_LARGE, f"too_large:{name}") if wait_s == math.inf else (USER, f"user:{name}")
+    return Decision(False, reason, detail, name, most, remaining, wait_s, reset_s, window_s)
 
 
 def deciding_limit(decisions: list[Decision], units: int) -> Decision:
     """Select the rejection with the longest wait, or the admission with the least remaining share.
 
-    Args:
-        decisions: one for each limit, each as though all of them allowed; the result carries the others.
-        units: units that each admission has counted as spent already.
+    The result carries the others. An admission has counted ``units`` as spent, also beside a rejection.
     """
     if len(decisions) == 1:
         return decisions[0]
     rejected = [decision for decision in decisions if not decision.allowed]
-    if not rejected:
-        return _of_all(min(decisions, key=_remaining_share), decisions)
-    for decision in decisions:
-        if decision.allowed:
-            decision.remaining += units
-    return _of_all(max(rejected, key=_retry_after), decisions)
-
-
-def _of_all(chosen: Decision, decisions: list[Decision]) -> Decision:
+    if rejected:
+        chosen = max(rejected, key=attrgetter("retry_after_s"))
+        for decision in decisions:
+            if decision.allowed:
+                decision.remaining += units
+    else:
+        chosen = min(decisions, key=lambda decision: decision.remaining / decision.limit)
     chosen.others = tuple(
         state for decision in decisions if decision is not chosen for state in decision.limits
     )
     return chosen
-
-
-def _remaining_share(decision: Decision) -> float:
-    return decision.remaining / decision.limit
-
-
-def _retry_after(decision: Decision) -> float:
-    return decision.retry_after_s
 
 
 def latest(decision: Decision, seconds: float) -> Decision:
@@ -84,7 +66,7 @@ def latest(decision: Decision, seconds: float) -> Decision:
 
 
 class HasTokens(Protocol):
-    """Tokens that refill at a rate."""
+    """Tokens that refill at a rate, of which a request pays its cost."""
 
     name: str
     nominal: float  # Tokens per second at factor 1
@@ -93,6 +75,10 @@ class HasTokens(Protocol):
 
     def tokens(self, now: float) -> float:
         """Return the tokens it holds at ``now``."""
+        ...
+
+    def give_back(self, cost: float, now: float) -> None:
+        """Return unused tokens."""
         ...
 
 
@@ -104,16 +90,7 @@ def rate_rejection(bucket: HasTokens, cost: float, wait: float, now: float) -> D
         reason, detail, policy = Reason.GPU, "gpu:ceiling", "gpu"
     else:
         reason, detail, policy = Reason.RATE, f"rate:{bucket.name}", bucket.name
-    return Decision(
-        allowed=False,
-        reason=reason,
-        detail=detail,
-        policy=policy,
-        limit=bucket.burst,
-        remaining=bucket.tokens(now),
-        retry_after_s=wait,
-        reset_after_s=wait,
-    )
+    return Decision(False, reason, detail, policy, bucket.burst, bucket.tokens(now), wait, wait)
 
 
 # Details of a closed service for causes other than the table: ``gpu:overload`` means load.
@@ -128,13 +105,5 @@ REJECT_ALL_DETAIL: Final = {
 def all_rejected(control_state: ControlState, now: float) -> Decision:
     """Build the rejection of every request while no bucket is refilled."""
     wait = control_state.may_rise_at_s - now
-    return Decision(
-        allowed=False,
-        reason=Reason.GPU,
-        detail=REJECT_ALL_DETAIL.get(control_state.cause, "gpu:overload"),
-        policy="gpu",
-        limit=0.0,
-        remaining=0.0,
-        retry_after_s=wait,
-        reset_after_s=wait,
-    )
+    detail = REJECT_ALL_DETAIL.get(control_state.cause, "gpu:overload")
+    return Decision(False, Reason.GPU, detail, "gpu", 0.0, 0.0, wait, wait)

@@ -11,7 +11,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from autoglm_throttle.limiting.bucket_window import BucketWindow
 from autoglm_throttle.limiting.decisions import OK, rejection, seconds_until
@@ -24,15 +24,13 @@ COMPACTED_SHARE = 4
 # a lock for milliseconds; a larger value makes a mistaken unit likelier.
 CLAMPED_S = 1.0
 
+WindowLayout: TypeAlias = "LogWindow | BucketWindow | MixedLayout"
+Account = Any  # Account of one user: a log, a ring, or a tuple of them. Only its layout reads it.
 Log = array  # Instants at which units were spent, in rising order; one entry for each unit
 
 
 class LogWindow:
-    """The exact limits of a set; the account of a user is a `Log`.
-
-    Args:
-        limits: with different windows; units stay in the log for the longest one.
-    """
+    """The exact limits of a set, with different windows; the account of a user is a `Log`."""
 
     def __init__(self, limits: Sequence[UserLimit]) -> None:
         self._limits = tuple(limits)
@@ -46,15 +44,14 @@ class LogWindow:
         """Apply other units from now on; the windows are the same."""
         self._limits = tuple(limits)
 
-    def test(self, log: Log[float], units: int, now: float) -> list[Decision]:
-        """Return each limit's decision on ``units``, with the units that would remain."""
-        return [evaluate_limit(log, limit, units, now) for limit in self._limits]
-
-    def test_each(self, log: Log[float], units: Sequence[int], now: float) -> list[Decision]:
-        """Return each limit's decision on its own number of units."""
-        return [
-            evaluate_limit(log, limit, each, now) for limit, each in zip(self._limits, units, strict=True)
-        ]
+    def test(
+        self, log: Log[float], units: int, now: float, more: Sequence[int] | None = None
+    ) -> list[Decision]:
+        """Return each limit's decision on ``units``, and its own number of ``more``; charges nothing."""
+        if more is None:
+            return [evaluate_limit(log, limit, units, now) for limit in self._limits]
+        each = zip(self._limits, more, strict=True)
+        return [evaluate_limit(log, limit, units + own, now) for limit, own in each]
 
     def charge(self, log: Log[float], units: int, now: float) -> None:
         """Charge ``units``; a clock that went back counts as standing still."""
@@ -72,12 +69,10 @@ class LogWindow:
             log.extend([now] * units)
 
     def refund(self, log: Log[float], units: int, charged_at: float, now: float) -> bool:
-        """Remove units of one charge; a charge under a stopped clock is found at the later instant.
+        """Remove units of one charge; return whether all of them were present and still in the window.
 
-        At that later instant at least one more unit must be present: the one that had stopped the clock.
-
-        Returns:
-            Whether all of them were present and still in the window.
+        A charge under a stopped clock is found at the later instant, if at least one more unit is present
+        there: the one that had stopped the clock.
         """
         if charged_at + self._horizon_s <= now:
             return False
@@ -129,106 +124,60 @@ def first_live(log: Log[float], window_s: int, now: float) -> int:
     return live
 
 
-Account = Any  # Account of one user: a log, a ring, or a tuple of them. Only its layout reads it.
-
-
-class WindowLayout(Protocol):
-    """Stores and tests the units of a user under a set of limits."""
-
-    def open(self) -> Account:
-        """Return the account of a new user."""
-        ...
-
-    def resize(self, limits: Sequence[UserLimit]) -> None:
-        """Apply other units from now on, at most the original ones; accounts stay as they are."""
-        ...
-
-    def test(self, account: Account, units: int, now: float) -> list[Decision]:
-        """Return each limit's decision on ``units``, with the units that would remain; charges nothing."""
-        ...
-
-    def test_each(self, account: Account, units: Sequence[int], now: float) -> list[Decision]:
-        """Return each limit's decision on its own number of units."""
-        ...
-
-    def charge(self, account: Account, units: int, now: float) -> None:
-        """Charge ``units`` that every limit has allowed."""
-        ...
-
-    def refund(self, account: Account, units: int, charged_at: float, now: float) -> bool:
-        """Remove the units of the charge at one instant; True if they were present."""
-        ...
-
-    def is_idle(self, account: Account, now: float) -> bool:
-        """Whether nothing is counted."""
-        ...
-
-    def remaining(self, account: Account, now: float) -> float:
-        """Return the remaining share of the fullest limit: 1 for an idle user, 0 for an exhausted one."""
-        ...
-
-
-def layout_of(limits: tuple[UserLimit, ...]) -> WindowLayout:
-    """Return the layout for a set of limits: one log for all exact limits, a ring for each larger one."""
-    exact = [index for index, limit in enumerate(limits) if limit.exact]
-    parts = [(LogWindow([limits[index] for index in exact]), exact)] if exact else []
-    rings = [(BucketWindow(limit), [index]) for index, limit in enumerate(limits) if not limit.exact]
-    both: list[tuple[WindowLayout, list[int]]] = [*parts, *rings]
-    return both[0][0] if len(both) == 1 else MixedLayout(both)
-
-
 class MixedLayout:
-    """Several layouts side by side; the account of a user is a tuple of theirs.
+    """Several layouts side by side, each with the indices of its limits; an account is a tuple of theirs."""
 
-    Args:
-        parts: layouts, each with the indices of its limits in the set.
-    """
-
-    def __init__(self, parts: Sequence[tuple[WindowLayout, Sequence[int]]]) -> None:
+    def __init__(self, parts: Sequence[tuple[LogWindow | BucketWindow, Sequence[int]]]) -> None:
         self._parts = tuple(parts)
-        self._layouts = tuple(form for form, _ in parts)
         places = [place for _, theirs in parts for place in theirs]
         self._order = sorted(range(len(places)), key=places.__getitem__)
 
     def open(self) -> Account:
         """Return the account of a new user."""
-        return tuple([layout.open() for layout in self._layouts])
+        return tuple([layout.open() for layout, _ in self._parts])
 
     def resize(self, limits: Sequence[UserLimit]) -> None:
         """Apply other units from now on."""
         for layout, places in self._parts:
             layout.resize([limits[place] for place in places])
 
-    def test(self, account: Account, units: int, now: float) -> list[Decision]:
+    def test(
+        self, account: Account, units: int, now: float, more: Sequence[int] | None = None
+    ) -> list[Decision]:
         """Return each limit's decision on ``units``, in the order of the set."""
         decisions: list[Decision] = []
-        for layout, part in zip(self._layouts, account, strict=True):
-            decisions += layout.test(part, units, now)
-        return [decisions[index] for index in self._order]
-
-    def test_each(self, account: Account, units: Sequence[int], now: float) -> list[Decision]:
-        """Return each limit's decision on its own number of units."""
-        decisions: list[Decision] = []
         for (layout, places), part in zip(self._parts, account, strict=True):
-            decisions += layout.test_each(part, [units[place] for place in places], now)
+            theirs = None if more is None else [more[place] for place in places]
+            decisions += layout.test(part, units, now, theirs)
         return [decisions[index] for index in self._order]
 
     def charge(self, account: Account, units: int, now: float) -> None:
         """Charge ``units`` under every limit."""
-        for layout, part in zip(self._layouts, account, strict=True):
+        for (layout, _), part in zip(self._parts, account, strict=True):
             layout.charge(part, units, now)
 
     def refund(self, account: Account, units: int, charged_at: float, now: float) -> bool:
         """Remove units from every layout that still counts them; True if any did."""
         refunded = False
-        for layout, part in zip(self._layouts, account, strict=True):
+        for (layout, _), part in zip(self._parts, account, strict=True):
             refunded |= layout.refund(part, units, charged_at, now)
         return refunded
 
     def is_idle(self, account: Account, now: float) -> bool:
         """Whether no limit counts any unit."""
-        return all(layout.is_idle(part, now) for layout, part in zip(self._layouts, account, strict=True))
+        return all(layout.is_idle(part, now) for (layout, _), part in zip(self._parts, account, strict=True))
 
     def remaining(self, account: Account, now: float) -> float:
         """Return the remaining share of the fullest limit."""
-        return min(layout.remaining(part, now) for layout, part in zip(self._layouts, account, strict=True))
+        parts = zip(self._parts, account, strict=True)
+        return min(layout.remaining(part, now) for (layout, _), part in parts)
+
+
+def layout_of(limits: tuple[UserLimit, ...]) -> WindowLayout:
+    """Return the layout for a set of limits: one log for all exact limits, a ring for each larger one."""
+    exact = [index for index, limit in enumerate(limits) if limit.exact]
+    parts: list[tuple[LogWindow | BucketWindow, list[int]]] = []
+    if exact:
+        parts.append((LogWindow([limits[index] for index in exact]), exact))
+    parts += [(BucketWindow(limit), [index]) for index, limit in enumerate(limits) if not limit.exact]
+    return parts[0][0] if len(parts) == 1 else MixedLayout(parts)

@@ -1,7 +1,7 @@
 """User limits in memory: a table of each user's account under one set of limits.
 
 No window of W seconds admits more than the limit's units.
-All limits of a user are charged together, or none; `window_layout` defines the accounts.
+All limits of a user are charged together, or none; `log_window` defines the accounts.
 """
 
 from __future__ import annotations
@@ -18,23 +18,6 @@ SWEPT_PER_NEWCOMER = 2
 
 # Users scanned for one to evict when the table is full: bounds the work of one request.
 SCANNED_WHEN_FULL = 16
-
-
-class EvictionRing:
-    """Names of the users of a table, in the order in which they are checked for eviction."""
-
-    __slots__ = ("hand", "names")
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.hand: int = 0  # Index of the name to check next, modulo their number
-
-    def remove(self, slot: int) -> str:
-        """Remove a name; the last one takes its place."""
-        name, last = self.names[slot], self.names.pop()
-        if slot < len(self.names):
-            self.names[slot] = last
-        return name
 
 
 class SlidingWindow:
@@ -56,7 +39,8 @@ class SlidingWindow:
         self.limits: tuple[UserLimit, ...] = limits
         self.max_users: int = max_users
         self.accounts: dict[str, Account] = {}
-        self.ring: EvictionRing = EvictionRing()
+        self.names: list[str] = []  # The users, in the order in which they are checked for eviction
+        self._hand = 0  # Index of the name to check next, modulo their number
         self.neighbourhoods: SlidingWindow | None = neighbourhoods
         # Decisions made on a shared account because the table was full of users that may not be evicted.
         self.overflowed: int = 0
@@ -77,13 +61,9 @@ class SlidingWindow:
         return f"SlidingWindow({names}, {len(self)} of {self.max_users} users)"
 
     def hit(self, user: str, units: int, now: float, group: str = "") -> Decision:
-        """Charge ``units`` to every limit of the user, or to no limit.
+        """Charge ``units`` to every limit of the user, or to none; a clock that went back stands still.
 
-        Args:
-            user: identity text.
-            units: >= 1.
-            now: monotonic seconds; a clock that went back counts as standing still.
-            group: the user's neighbourhood, charged instead while the table has no capacity.
+        The neighbourhood ``group`` is charged instead while the table has no capacity.
         """
         account = self.accounts.get(user)
         if account is None:
@@ -95,17 +75,8 @@ class SlidingWindow:
                 oldest_leaves = account[0] + only.window_s
                 if account[-1] <= now < oldest_leaves:  # usually: none expired
                     account.append(now)
-                    return Decision(
-                        True,
-                        OK,
-                        "",
-                        only.name,
-                        only.limit,
-                        remaining,
-                        0.0,
-                        oldest_leaves - now,
-                        only.window_s,
-                    )
+                    name, most, reset_s = only.name, only.limit, oldest_leaves - now
+                    return Decision(True, OK, "", name, most, remaining, 0.0, reset_s, only.window_s)
         decision = self.test(account, units, now)
         if decision.allowed:
             self.charge(account, units, now)
@@ -124,12 +95,7 @@ class SlidingWindow:
     def test(self, account: Account, units: int, now: float, within: Sequence[int] | None = None) -> Decision:
         """Return the decision on ``units``, with the units that would remain; charges nothing.
 
-        Args:
-            account: from `find` or `peek`.
-            units: >= 1.
-            now: monotonic seconds.
-            within: usable units of each limit, in their order, where other processes count as well;
-                None: the full limits.
+        Where other processes count as well, only the units of each limit in ``within`` are usable.
         """
         only = self._only
         if within is not None:
@@ -143,21 +109,11 @@ class SlidingWindow:
         self._layout.charge(account, units, now)
 
     def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
-        """Refund unused units that `hit` charged at the instant ``charged_at``.
+        """Refund unused units that `hit` charged at ``charged_at``; return whether they were found.
 
-        Call it once for a charge. A second call finds nothing, with two exceptions: another charge of the
-        user at the same instant, or in the same bucket of an inexact limit. Such units look alike.
-
-        Args:
-            user: identity text, as it was charged.
-            units: as they were charged.
-            charged_at: the ``now`` of the charge.
-            now: monotonic seconds.
-            group: the user's neighbourhood, as it was charged.
-
-        Returns:
-            Whether the units were found. They are not if they have left every window, or if the user was
-            evicted.
+        They are not if they have left every window, or if the user was evicted. A second call finds nothing,
+        with two exceptions: another charge of the user at the same instant, or in the same bucket of an
+        inexact limit. Such units look alike.
         """
         account = self.accounts.get(user)
         if account is not None and self._layout.refund(account, units, charged_at, now):
@@ -169,8 +125,7 @@ class SlidingWindow:
     def resize(self, limits: tuple[UserLimit, ...]) -> None:
         """Apply other limits to all users from now on; counted units stay.
 
-        Args:
-            limits: the same windows in the same order, of at most the units that this one was made with.
+        The windows are the same, in the same order, of at most the units that this one was made with.
         """
         self.limits = limits
         self._layout.resize(limits)
@@ -184,35 +139,23 @@ class SlidingWindow:
 
         It tests the units plus the missing part, and answers as if the part were the limit.
         """
-        only = self._only
-        if only is not None:
-            missing = max(0, only.limit - within[0])
-            decision = evaluate_limit(account, only, units + missing, now)
-            return (
-                _partial_rejection(only, decision, units, missing)
-                if missing and not decision.allowed
-                else decision
-            )
-        limits = self.limits
-        requested = [units + max(0, limit.limit - part) for limit, part in zip(limits, within, strict=True)]
-        decisions = self._layout.test_each(account, requested, now)
-        for place, decision in enumerate(decisions):
-            if not decision.allowed and requested[place] > units:
-                decisions[place] = _partial_rejection(
-                    limits[place], decision, units, requested[place] - units
-                )
+        missing = [max(0, limit.limit - part) for limit, part in zip(self.limits, within, strict=True)]
+        decisions = self._layout.test(account, units, now, missing)
+        for place, (limit, part) in enumerate(zip(self.limits, missing, strict=True)):
+            if part and not decisions[place].allowed:
+                decisions[place] = _partial_rejection(limit, decisions[place], units, part)
         return deciding_limit(decisions, units)
 
     def sweep(self, now: float, users: int) -> None:
         """Check the next ``users`` users and evict the idle ones."""
-        ring, idle = self.ring, self._layout.is_idle
-        for _ in range(min(users, len(ring.names))):
-            slot = ring.hand % len(ring.names)
-            if idle(self.accounts[ring.names[slot]], now):
-                ring.hand = slot
-                del self.accounts[ring.remove(slot)]
+        names, is_idle = self.names, self._layout.is_idle
+        for _ in range(min(users, len(names))):
+            slot = self._hand % len(names)
+            if is_idle(self.accounts[names[slot]], now):
+                self._hand = slot
+                self._evict(slot)
             else:
-                ring.hand = slot + 1
+                self._hand = slot + 1
         if self.neighbourhoods is not None:
             self.neighbourhoods.sweep(now, users)
 
@@ -221,7 +164,7 @@ class SlidingWindow:
             return self._layout.open()
         if self._ensure_capacity(now):
             account = self.accounts[user] = self._layout.open()
-            self.ring.names.append(user)
+            self.names.append(user)
             return account
         self.overflowed += 1
         if self.neighbourhoods is not None:
@@ -232,17 +175,23 @@ class SlidingWindow:
         if len(self.accounts) < self.max_users:
             self.sweep(now, SWEPT_PER_NEWCOMER)
             return True
-        ring, best_slot, best_left = self.ring, -1, 0.0
-        for _ in range(min(SCANNED_WHEN_FULL, len(ring.names))):
-            slot = ring.hand % len(ring.names)
-            left = self._layout.remaining(self.accounts[ring.names[slot]], now)
+        names, best_slot, best_left = self.names, -1, 0.0
+        for _ in range(min(SCANNED_WHEN_FULL, len(names))):
+            slot = self._hand % len(names)
+            left = self._layout.remaining(self.accounts[names[slot]], now)
             if left > best_left:
                 best_slot, best_left = slot, left
-            ring.hand = slot + 1
+            self._hand = slot + 1
         if best_slot < 0:
             return False
-        del self.accounts[ring.remove(best_slot)]
+        self._evict(best_slot)
         return True
+
+    def _evict(self, slot: int) -> None:
+        name, last = self.names[slot], self.names.pop()
+        if slot < len(self.names):
+            self.names[slot] = last
+        del self.accounts[name]
 
 
 def _partial_rejection(limit: UserLimit, decision: Decision, units: int, missing: int) -> Decision:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
-from autoglm_throttle.limiting.token_bucket import Refundable
+from autoglm_throttle.limiting.decisions import HasTokens
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.types import Decision, Demand
-
-Reply = TypeVar("Reply")
 
 
 class TicketState(IntEnum):
@@ -29,86 +27,39 @@ WAITING, CALLED, EXPIRED, CANCELLED = TicketState
 NOT_QUEUED = -1  # Index of a ticket that was never queued
 
 
-class StoreCheck(Protocol[Reply]):
-    """Check of a request's user limits in a shared store."""
-
-    @property
-    def answer(self) -> object:
-        """The answer of an admission; None without one."""
-        ...
-
-    def send(self) -> Awaitable[Reply]:
-        """Send the check, without the lock; it ends before the deadline, with or without an answer."""
-        ...
-
-    def resolve(self, answer: Reply, now: float) -> Decision:
-        """Return the decision, under the lock."""
-        ...
-
-    def undo(self, now: float) -> None:
-        """Refund an admission, under the lock. Idempotent."""
-        ...
-
-
 class TicketCharges:
-    """Charges of a request that waits, for its permit or for their refund.
-
-    Args:
-        owner: `Settlement` that the ticket is returned to; that of a parent process is another one.
-        payer: bucket that paid.
-        budget_charged: whether the shared budget was charged, too.
-        decision: decision of the user limit; None: there is none yet.
-        pending_check: check of the shared store that must end before the request may begin.
-        charged_s: when the user limits were charged.
-    """
+    """Charges of a request that waits, for its permit or for their refund."""
 
     __slots__ = ("budget_charged", "charged_s", "decision", "owner", "payer", "pending_check")
 
     def __init__(
         self,
         owner: object,
-        payer: Refundable | None,
+        payer: HasTokens | None,
         *,
         budget_charged: bool = False,
-        decision: Decision | None = None,
-        pending_check: StoreCheck[Any] | None = None,
+        pending_check: Any = None,
         charged_s: float = 0.0,
     ) -> None:
+        # `Settlement` that the ticket is returned to; that of a parent process is another one.
         self.owner: object = owner
-        self.payer: Refundable | None = payer
-        self.budget_charged: bool = budget_charged
-        self.decision: Decision | None = decision
-        self.pending_check: StoreCheck[Any] | None = pending_check
-        self.charged_s: float = charged_s
+        self.payer: HasTokens | None = payer  # Bucket that paid
+        self.budget_charged: bool = budget_charged  # Whether the shared budget was charged, too
+        self.decision: Decision | None = None  # Decision of the user limit; None: there is none yet
+        # `PendingCheck` of the shared store that must end before the request may begin.
+        self.pending_check: Any = pending_check
+        self.charged_s: float = charged_s  # When the user limits were charged
 
 
 UNCHARGED = TicketCharges(None, None)  # Charges of a ticket that only the limiter knows
 
 
 class Ticket:
-    """One waiting request. All but the last two fields are written by the limiter alone.
-
-    Args:
-        demand: its demand.
-        arrived_s: monotonic seconds.
-        max_wait_s: seconds it waits at most, > 0.
-        queue_index: index of its queue: 0 for the reserved share, then high, mid, low.
-        work_class: class of the request.
-    """
+    """One waiting request. All but the last two fields are written by the limiter alone."""
 
     __slots__ = (
-        "arrived_s",
-        "called_s",
-        "charges",
-        "demand",
-        "max_wait_s",
-        "on_ready",
-        "queue_index",
-        "slot",
-        "started_s",
-        "state",
-        "was_queued",
-        "work_class",
+        *("arrived_s", "called_s", "charges", "demand", "max_wait_s", "on_ready", "queue_index", "slot"),
+        *("started_s", "state", "was_queued", "work_class"),
     )
 
     admitted: Literal[False] = False
@@ -118,8 +69,8 @@ class Ticket:
     ) -> None:
         self.demand: Demand = demand
         self.arrived_s: float = arrived_s
-        self.max_wait_s: float = max_wait_s
-        self.queue_index: int = queue_index
+        self.max_wait_s: float = max_wait_s  # Seconds it waits at most, > 0
+        self.queue_index: int = queue_index  # 0 for the reserved share, then high, mid, low
         self.was_queued: bool = queue_index != NOT_QUEUED
         self.state: TicketState = WAITING
         self.called_s: float | None = None  # When it got its slot

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from autoglm_throttle.limiting.decisions import rate_rejection, seconds_until
 from autoglm_throttle.settings.groups.control import RateSettings
@@ -17,31 +16,16 @@ from autoglm_throttle.types import BorrowMode, Decision, Demand, Priority, Reaso
 DONOR_RESERVE = 0.5  # Share of its burst that a lending bucket reserves for its own class
 
 
-class Refundable(Protocol):
-    """A bucket that was charged for a request."""
-
-    def give_back(self, cost: float, now: float) -> None:
-        """Return unused tokens."""
-        ...
-
-
 class TokenBucket:
-    """Tokens that refill at a rate which may change at run time.
-
-    Args:
-        rate: nominal tokens per second, > 0.
-        burst: most tokens it holds, and its initial tokens, > 0.
-        now: monotonic seconds.
-        name: its name in rejections.
-    """
+    """Tokens that refill at a rate which may change at run time; full at first."""
 
     __slots__ = ("_stamp", "_tokens", "burst", "name", "nominal", "rate")
 
     def __init__(self, rate: float, burst: float, now: float, name: str = "") -> None:
-        self.name: str = name
-        self.nominal: float = rate
+        self.name: str = name  # In rejections
+        self.nominal: float = rate  # Tokens per second, > 0
         self.rate: float = rate  # Tokens per second now
-        self.burst: float = burst
+        self.burst: float = burst  # Most tokens it holds, > 0
         self._tokens = burst
         self._stamp = now
 
@@ -111,10 +95,8 @@ class PriorityBuckets:
     Borrowing takes the whole cost from the first bucket, lowest priority first, that keeps half of its burst.
     So the sum of admitted units stays within the sum of bursts and rates.
 
-    Args:
-        settings: the rates of all processes together, of which this one gets its part; a bucket holds at
-            least one token.
-        now: monotonic seconds.
+    The settings have the rates of all processes, of which this one gets its part; a bucket holds at least one
+    token.
     """
 
     def __init__(self, settings: RateSettings, now: float) -> None:
@@ -169,12 +151,7 @@ MIN_CAPACITY = 8.0
 
 
 class SharedBudget:
-    """A token bucket that all classes spend from, one token for a request. It starts inactive.
-
-    Args:
-        settings: the shares of the capacity that mid and low leave behind.
-        now: monotonic seconds.
-    """
+    """A token bucket that all classes spend from, one token for a request. It starts inactive."""
 
     __slots__ = ("_active", "_detail", "bucket", "reserves")
 
@@ -194,14 +171,7 @@ class SharedBudget:
         if not wait:
             return None
         return Decision(
-            allowed=False,
-            reason=Reason.GPU,
-            detail=self._detail,
-            policy=bucket.name,
-            limit=bucket.burst,
-            remaining=bucket.tokens(now),
-            retry_after_s=wait,
-            reset_after_s=wait,
+            False, Reason.GPU, self._detail, bucket.name, bucket.burst, bucket.tokens(now), wait, wait
         )
 
     def give_back(self, now: float) -> None:
@@ -212,11 +182,7 @@ class SharedBudget:
         """Refill at ``budget_rps`` requests per second from now on; None deactivates the budget.
 
         Stored tokens stay, within the new capacity. After an inactive phase it begins full.
-
-        Args:
-            budget_rps: > 0, or None.
-            term: the deciding term; rejections name it as ``gpu:<term>``.
-            now: monotonic seconds.
+        Rejections name the deciding ``term``: ``gpu:<term>``.
         """
         if budget_rps is None:
             self._active = False

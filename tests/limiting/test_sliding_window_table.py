@@ -28,7 +28,7 @@ def test_the_table_never_outgrows_its_bound(steps: list[tuple[float, int, int, i
         assert len(tested) <= 8
         assert tested.neighbourhoods is not None
         assert len(tested.neighbourhoods) <= 2
-        assert len(tested.ring.names) == len(set(tested.ring.names)) == len(tested.accounts)
+        assert len(tested.names) == len(set(tested.names)) == len(tested.accounts)
 
 
 @given(
@@ -100,7 +100,7 @@ def test_the_idle_are_forgotten_and_nothing_is_left_of_them() -> None:
     tested.sweep(10.0, 1000)
     assert set(tested.accounts) == {"user 7"}
     tested.sweep(20.0, 1000)
-    assert len(tested) == len(tested.ring.names) == 0
+    assert len(tested) == len(tested.names) == 0
     tested.sweep(20.0, 1000)
 
 
