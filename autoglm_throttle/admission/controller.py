@@ -134,7 +134,8 @@ class AdmissionController:
                     verdict = self._verdicts.permit(settlement, demand, decision, now, now, kind, slot)
                 elif isinstance(decision, PendingCheck):
                     verdict = Ticket.with_slot(demand, now, kind, slot)
-                    verdict.charges = TicketCharges(settlement, payer, pending_check=decision, charged_s=now)
+                    verdict.charges = TicketCharges(settlement, payer, charged_s=now)
+                    verdict.charges.pending_check = decision
                 else:
                     if slot:
                         settlement.release_unused(demand, now, kind, slot)

@@ -38,7 +38,6 @@ class TicketCharges:
         payer: HasTokens | None,
         *,
         budget_charged: bool = False,
-        pending_check: Any = None,
         charged_s: float = 0.0,
     ) -> None:
         # `Settlement` that the ticket is returned to; that of a parent process is another one.
@@ -47,7 +46,7 @@ class TicketCharges:
         self.budget_charged: bool = budget_charged  # Whether the shared budget was charged, too
         self.decision: Decision | None = None  # Decision of the user limit; None: there is none yet
         # `PendingCheck` of the shared store that must end before the request may begin.
-        self.pending_check: Any = pending_check
+        self.pending_check: Any = None
         self.charged_s: float = charged_s  # When the user limits were charged
 
 

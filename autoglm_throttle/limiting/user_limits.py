@@ -16,9 +16,7 @@ from autoglm_throttle.types import UNITS_AT_MOST, Decision, Demand, Priority, Us
 
 Limits = tuple[UserLimit, ...]
 Part = Sequence[int]  # Usable units of each limit of a set, in their order
-UserAndAddress = tuple[
-    SlidingWindow, SlidingWindow
-]  # The windows of the users under one set, and of addresses
+UserAndAddress = tuple[SlidingWindow, SlidingWindow]  # Windows of one set: of the users, of their addresses
 NEIGHBOURHOODS_SHARE = 0.1  # Capacity for neighbourhoods of new users, as a share of ``max_users``
 
 

@@ -128,7 +128,7 @@ class Model:
         pair = limits._by_priority[HIGH]
         assert pair is not None
         for user in USERS:
-            left = pair.users.test(pair.users.peek(user), 0, self.throttle.clock()).remaining
+            left = pair[0].test(pair[0].peek(user), 0, self.throttle.clock()).remaining
             assert UNITS - left == units[user]
 
     async def end(self) -> None:

@@ -100,7 +100,7 @@ class Counts:
         windows = kept._by_priority[0]
         assert windows is not None
         for name in (*self.users, "somewhere"):
-            table = windows.addresses if name == "somewhere" else windows.users
+            table = windows[1] if name == "somewhere" else windows[0]
             (limit,) = table.limits
             nothing = table.test(table.peek(name), 0, throttle.clock())
             assert limit.limit - nothing.remaining == self.units[name]
