@@ -8,82 +8,70 @@ from typing import TYPE_CHECKING
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.scope import Message, Scope, Send, attribution_of
-from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.classify import FAILING_STATUSES
 from autoglm_throttle.resilience.drive import drive_async
 from autoglm_throttle.resilience.fallback import ERROR, LOAD, UNSET, DegradationAction
-from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
-from autoglm_throttle.resilience.http.cache import CacheRequest, mark_degraded
-from autoglm_throttle.types import Clock, FallbackContext, FallbackKind, GuardRejected, Outcome, Rejected
+from autoglm_throttle.resilience.http.cache import mark_degraded
+from autoglm_throttle.types import FallbackContext, FallbackKind, GuardRejected, Outcome, Rejected
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.response_observer import ResponseObserver
-    from autoglm_throttle.resilience.http.answer import HttpAnswer
-    from autoglm_throttle.resilience.http.cache import CachePolicy
+    from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+    from autoglm_throttle.resilience.http.cache import CachePolicy, CacheRequest
+
+# Outcomes after which a response may be cached.
+CACHEABLE_OUTCOMES = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 
 
-class AppFallbacks:
-    """The fallback of one app.
+def cache_request(executor: FeatureExecutor | None, scope: Scope) -> CacheRequest | None:
+    """Build the cache request of a scope; None if it is not cacheable or the scope is broken."""
+    if executor is None or executor.responses is None or scope["type"] != "http":
+        return None
+    try:
+        headers = text_of(scope["headers"])
+        return executor.responses.request(scope["method"], _url(scope, headers), headers, scope)
+    except Exception:  # noqa: BLE001 - a scope may hold anything
+        return None
+
+
+def action(executor: FeatureExecutor, scope: Scope) -> DegradationAction:
+    """Return the degradation action for a request."""
+    cache = executor.responses
+    return executor.action(
+        lambda: cache is not None and cache.find(cache_request(executor, scope)) is not None
+    )
+
+
+async def answer(
+    executor: FeatureExecutor,
+    scope: Scope,
+    request: CacheRequest | None,
+    failure: tuple[str, Exception | None],
+    action: DegradationAction = DegradationAction.SERVE,
+) -> HttpAnswer | None:
+    """Answer without the app, marked as degraded and counted. Returns None if no fallback has a response.
 
     Args:
-        executor: the executor of the feature, with its degradation levels, fallbacks and cache.
-        clock: monotonic seconds.
+        executor: of the app's feature.
+        scope: of the request; the only argument of a dynamic fallback.
+        request: the cache request.
+        failure: the cause, and the exception raised.
+        action: the degradation action; ``SERVE`` after a rejection or a failure.
     """
+    if scope["type"] != "http":
+        return None
+    cause, error = failure
+    context = FallbackContext(executor.feature.name, cause, error, (scope,))
 
-    def __init__(self, executor: FeatureExecutor, clock: Clock) -> None:
-        self.executor: FeatureExecutor = executor
-        self.name: str = executor.feature.name
-        # Rate-limited log of the app errors that a fallback would otherwise hide.
-        self.log: RateLimitedLogger = RateLimitedLogger(self.name, clock)
+    def lookup(cause: str) -> object:
+        return UNSET if executor.responses is None else executor.responses.find_answer(request, cause)
 
-    def cache_request(self, scope: Scope) -> CacheRequest | None:
-        """Build the cache request of a scope; None if it is not cacheable or the scope is broken."""
-        responses = self.executor.responses
-        if responses is None or scope["type"] != "http":
-            return None
-        try:
-            headers = text_of(scope["headers"])
-            return responses.request(scope["method"], _url(scope, headers), headers, scope)
-        except Exception:  # noqa: BLE001 - a scope may hold anything
-            return None
-
-    def action(self, scope: Scope) -> DegradationAction:
-        """Return the degradation action for a request."""
-        responses = self.executor.responses
-        return self.executor.action(
-            lambda: responses is not None and responses.find(self.cache_request(scope)) is not None
-        )
-
-    async def answer(
-        self,
-        scope: Scope,
-        failure: tuple[str, Exception | None],
-        cache_request: CacheRequest | None,
-        action: DegradationAction,
-    ) -> HttpAnswer | None:
-        """Answer without the app, marked as degraded and counted. Returns None if no fallback has a response.
-
-        Args:
-            scope: of the request; the only argument of a dynamic fallback.
-            failure: the cause, and the exception raised.
-            cache_request: the cache request.
-            action: the degradation action; ``SERVE`` after a rejection or a failure.
-        """
-        if scope["type"] != "http":
-            return None
-        cause, error = failure
-        context = FallbackContext(self.name, cause, error, (scope,))
-        responses = self.executor.responses
-
-        def lookup(cause: str) -> object:
-            return UNSET if responses is None else responses.find_answer(cache_request, cause)
-
-        try:
-            answer = await drive_async(self.executor.chain.answer(context, lookup, action, _check_answer))
-        except Exception:  # noqa: BLE001 - logged by the fallbacks; the original answer stands
-            return None
-        return None if answer is None else _sized(answer.value, answer.kind, cause)
+    try:
+        found = await drive_async(executor.chain.answer(context, lookup, action, _check_answer))
+    except Exception:  # noqa: BLE001 - logged by the fallbacks; the original answer stands
+        return None
+    return None if found is None else _sized(found.value, found.kind, cause)
 
 
 def _check_answer(value: object, kind: FallbackKind) -> None:
@@ -112,50 +100,25 @@ def _sized(answer: HttpAnswer, kind: FallbackKind, cause: str) -> HttpAnswer:
     return mark_degraded(answer if sized else answer.with_header(length), kind, cause)
 
 
-# Outcomes after which a response may be cached.
-CACHEABLE_OUTCOMES = frozenset({Outcome.SUCCESS, Outcome.SLOW})
-
-
 class FallbackResponder:
-    """Answers one request in the app's place if the app fails before its response has begun.
+    """Answers one request in the app's place if the app fails before its response has begun."""
 
-    Args:
-        fallbacks: the fallbacks of the app, and their cache.
-        permit: settled before a fallback is sent; its success must not be credited to the app.
-        scope: of the request.
-    """
-
-    __slots__ = (
-        "_cache_policy",
-        "_cache_request",
-        "_fallbacks",
-        "_observer",
-        "_permit",
-        "_remaining_bytes",
-        "_replaced",
-        "_scope",
-    )
-
-    _observer: ResponseObserver
-
-    def __init__(self, fallbacks: AppFallbacks, permit: object, scope: Scope) -> None:
-        self._fallbacks = fallbacks
+    def __init__(
+        self,
+        executor: FeatureExecutor,
+        request: CacheRequest | None,
+        permit: object,
+        scope: Scope,
+        observer: ResponseObserver,
+    ) -> None:
+        self._executor = executor
+        self._cache_request = request
         self._permit = permit
         self._scope = scope
-        self._cache_request = fallbacks.cache_request(scope)
+        self._observer = observer
         self._cache_policy: CachePolicy | None = None
         self._remaining_bytes = 0
         self._replaced = False
-
-    def bind(self, observer: ResponseObserver) -> Send:
-        """Return the app's ``send``, which passes each message to the observer first."""
-        self._observer = observer
-        return self._send
-
-    async def answer(self, cause: str, error: Exception | None) -> HttpAnswer | None:
-        """Return the response of the fallbacks, or None if they have none."""
-        action = DegradationAction.SHED if cause == LOAD else DegradationAction.SERVE
-        return await self._fallbacks.answer(self._scope, (cause, error), self._cache_request, action)
 
     async def replaces(self, error: Exception | None, outcome: Outcome | None) -> bool:
         """Whether a fallback has answered, earlier or now, in place of an app that failed.
@@ -164,16 +127,19 @@ class FallbackResponder:
             error: the exception; None: the app returned without a response.
             outcome: how the app's failure counts; among neutral outcomes only rejections are replaced.
         """
+        observer = self._observer
         if not self._replaced:
             cause = _cause(error, outcome)
-            late = self._observer.started or self._observer.client_disconnected
+            late = observer.started or observer.client_disconnected
             if late or not cause or not await self._replace(cause, error, outcome or Outcome.FAILURE):
                 return False
-        if error is not None and outcome is Outcome.FAILURE:
-            self._fallbacks.log.warn("app", "the app failed; a fallback answered instead", error=error)
+        if error is not None and outcome is Outcome.FAILURE:  # the fallback would hide it
+            text = "the app failed; a fallback answered instead"
+            observer.guard_state.fault_log.warn("app", text, error=error)
         return True
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
+        """Pass a message of the app to the observer, unless a fallback answers in its place."""
         if self._replaced:
             return
         observer = self._observer
@@ -188,7 +154,7 @@ class FallbackResponder:
 
     def _start(self, message: Message) -> Message:
         """Decide whether the response may be cached. Headers may be readable only once: copy them."""
-        responses = self._fallbacks.executor.responses
+        responses = self._executor.responses
         if self._cache_request is None or responses is None:
             return message
         headers = list(message.get("headers") or ())
@@ -216,16 +182,17 @@ class FallbackResponder:
         attribution = attribution_of(self._scope)
         if attribution.by_throttle:
             return bool(attribution.cause) and await self._replace(attribution.cause, None, Outcome.NEUTRAL)
-        return self._fallbacks.executor.replaces_status and await self._replace(ERROR, None, Outcome.FAILURE)
+        return self._executor.replaces_status and await self._replace(ERROR, None, Outcome.FAILURE)
 
     async def _replace(self, cause: str, error: Exception | None, outcome: Outcome) -> bool:
-        answer = await self.answer(cause, error)
-        if answer is None:
+        action = DegradationAction.SHED if cause == LOAD else DegradationAction.SERVE
+        found = await answer(self._executor, self._scope, self._cache_request, (cause, error), action)
+        if found is None:
             return False
         # Settle first: a fallback's success must not be credited to the app.
         self._replaced = True
         settle(self._permit, outcome)
-        await send_answer(answer, self._scope, self._observer.forward)
+        await send_answer(found, self._scope, self._observer.forward)
         return True
 
 

@@ -37,7 +37,7 @@ from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Reason, Rejected, TelemetryState
 
 if TYPE_CHECKING:
-    from autoglm_throttle.asgi.app_breaker import AppBreakerPath
+    from autoglm_throttle.asgi.app_breaker import AppBreaker
 
 
 TRY_AGAIN_LATER = 1013  # WebSocket close code (IANA registry, RFC 6455): the server is overloaded
@@ -78,7 +78,7 @@ class ThrottleMiddleware:
         breaker: str | None = None,
     ) -> None:
         self.app: App = app
-        self._breaker_path: AppBreakerPath | None = None
+        self._breaker: AppBreaker | None = None
         try:
             self._prepare(throttle if throttle is not None else Throttle.from_env(), identify)
             if breaker is not None:
@@ -109,11 +109,10 @@ class ThrottleMiddleware:
     def _install_breaker(self, name: str) -> None:
         """Put the breaker between the limits and the app."""
         # It imports all guards, which are not needed without a breaker.
-        from autoglm_throttle.asgi.app_breaker import AppBreaker, AppBreakerPath
+        from autoglm_throttle.asgi.app_breaker import AppBreaker
 
-        self.app = app_breaker = AppBreaker(self.app, self.throttle, name, self._send_rejection)
-        self._breaker_path = AppBreakerPath(
-            self.throttle, app_breaker, self._classifier.demand, self._send_rejection
+        self.app = self._breaker = AppBreaker(
+            self.app, self.throttle, name, self._classifier.demand, self._send_rejection
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
@@ -121,16 +120,16 @@ class ThrottleMiddleware:
         if not self._is_limited(scope):
             await self._pass_through(scope, receive, send)
             return
-        throttle, breaker_path = self.throttle, self._breaker_path
+        throttle, breaker = self.throttle, self._breaker
         buffered: BufferedReceive | None = None
         body: RequestBody | None = None
-        if breaker_path is None:
+        if breaker is None:
             demand, work_class, transfer = self._classifier.classify(scope)
-        elif not breaker_path.is_quiet and await breaker_path.applies_to(scope, send):
+        elif not breaker.is_quiet and await breaker.applies_to(scope, send):
             return
         else:
             demand, work_class, transfer = self._classifier.classify(scope)
-            demand = breaker_path.provisional(demand)
+            demand = breaker.provisional(demand)
         admission = throttle.admission
         if admission.has_leases:
             await admission.ensure_lease(demand)
@@ -264,7 +263,7 @@ class ThrottleMiddleware:
     async def _reject(self, scope: Scope, send: Send, rejection: Rejection | None) -> None:
         if rejection is not None:
             self._store_verdict(scope, rejection)
-            if self._breaker_path is None or not await self._breaker_path.replaces(scope, send, rejection):
+            if self._breaker is None or not await self._breaker.replaces(scope, send, rejection):
                 await self._send_rejection(scope, send, rejection.decision)
 
     def _store_verdict(self, scope: Scope, verdict: Permit | Rejection) -> None:

@@ -29,19 +29,7 @@ class ResponseObserver:
     The outcome is known at a failing start, at the end of the body, or when the app raises. A response is
     slow if its first bytes come later than ``first_item_s``, else ``slow_call_s``. A probe call of a stream
     may succeed with its first bytes (``stream_settle``).
-
-    Args:
-        guard_state: the state of the app's guard.
-        guard_permit: the permit of the request.
-        attribution: whether the response is the app's own.
-        send: the server's.
-        receive: the server's.
     """
-
-    __slots__ = (
-        *("_attribution", "_guard_state", "_guard_permit", "_receive", "_send"),
-        *("started_s", "client_disconnected", "outcome", "settled", "started"),
-    )
 
     def __init__(
         self,
@@ -51,7 +39,7 @@ class ResponseObserver:
         send: Send,
         receive: Receive,
     ) -> None:
-        self._guard_state = guard_state
+        self.guard_state = guard_state
         self._guard_permit = guard_permit
         self._attribution = attribution
         self._send = send
@@ -59,9 +47,9 @@ class ResponseObserver:
         self.started_s: float = guard_state.clock()  # Monotonic
         # Outcome of the request once it is known, also before the response is complete; None until then.
         self.outcome: Outcome | None = None
-        self.started: bool = False  # Whether a message was sent
-        self.client_disconnected: bool = False
-        self.settled: bool = False
+        self.started = False  # Whether a message was sent
+        self.client_disconnected = False
+        self.settled = False
 
     async def receive(self) -> Message:
         """Return the server's message. After a client's disconnect no later event counts against the app."""
@@ -100,12 +88,12 @@ class ResponseObserver:
         if not self.settled:
             self.settled = True
             self.outcome = _NEUTRAL if self._attribution.by_throttle or self.client_disconnected else outcome
-            self._guard_state.record(self._guard_permit, self.outcome, cause)
+            self.guard_state.record(self._guard_permit, self.outcome, cause)
 
     def on_exception(self, error: BaseException) -> Outcome:
         """Settle for an exception of the app, and return its outcome. Never raises."""
         neutral = self.client_disconnected or isinstance(error, (*CLIENT_DISCONNECTS, Rejected))
-        outcome = _NEUTRAL if neutral else self._guard_state.outcome_of(error, raised=True)
+        outcome = _NEUTRAL if neutral else self.guard_state.outcome_of(error, raised=True)
         self.settle(outcome, error)
         return outcome
 
@@ -119,8 +107,8 @@ class ResponseObserver:
 
     def _start(self, status: int) -> None:
         verdict = status_outcome(status)
-        if self._guard_state.classifier.classify is not None:
-            verdict = self._guard_state.outcome_of(status, raised=False, default=verdict)
+        if self.guard_state.classifier.classify is not None:
+            verdict = self.guard_state.outcome_of(status, raised=False, default=verdict)
         if verdict is _FAILURE:
             self.settle(verdict, f"status {status}")
         elif verdict is not _SUCCESS:
@@ -128,7 +116,7 @@ class ResponseObserver:
 
     def _part(self, *, more: bool) -> None:
         if self.outcome is None:
-            guard = self._guard_state
+            guard = self.guard_state
             limit_s = guard.slow_call_s if guard.first_item_s is None else guard.first_item_s
             self.outcome = _SUCCESS
             if limit_s is not None:
@@ -139,9 +127,7 @@ class ResponseObserver:
             self.settle(self.outcome)
 
     def _is_probe(self) -> bool:
-        guard_state, guard_permit = self._guard_state, self._guard_permit
         # A permit of an older generation is no probe of the present half-open state.
-        return (
-            guard_state.fast.shared_permit.generation == guard_permit.generation
-            and guard_state.state() is BreakerState.HALF_OPEN
-        )
+        generation = self.guard_state.fast.shared_permit.generation
+        is_current = generation == self._guard_permit.generation
+        return is_current and self.guard_state.state() is BreakerState.HALF_OPEN
