@@ -170,9 +170,9 @@ class AppBreaker:
             await self._reject(guard_permit, request, scope, receive, send)
             return
         observer = ResponseObserver(guard_state, guard_permit, attribution_of(scope), send, receive)
-        responder = None
-        if fallbacks is not None:
-            responder = FallbackResponder(fallbacks, request, permit, scope, observer)
+        responder = (
+            None if fallbacks is None else FallbackResponder(fallbacks, request, permit, scope, observer)
+        )
         try:
             await self.app(scope, observer.receive, observer.send if responder is None else responder.send)
         except Exception as error:
