@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from autoglm_throttle.asgi.routes import RouteTable
@@ -33,16 +32,16 @@ MAX_LEARNED = 1000  # Policies learned from responses, for the same reason
 E = TypeVar("E", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointMark:
-    """The mark of one endpoint."""
+class MarkPolicy(RoutePolicy):
+    """A policy from an endpoint's mark, not from the configuration. On the endpoint it has no pattern yet."""
 
-    priority: Priority | None = None
-    cost: float = 1.0
-    exempt: bool = False
+    def has_mark(self, mark: MarkPolicy) -> bool:
+        """Whether the mark of both is the same."""
+        return (self.priority, self.cost, self.exempt) == (mark.priority, mark.cost, mark.exempt)
 
 
-UNMARKED = EndpointMark()
+# Validation by pydantic would build a schema at each start of an app without marks, too.
+UNMARKED = MarkPolicy.model_construct()
 
 
 def mark(*, priority: Priority | PriorityName | None = None, cost: float = 1.0) -> Callable[[E], E]:
@@ -58,7 +57,7 @@ def mark(*, priority: Priority | PriorityName | None = None, cost: float = 1.0) 
     policy = RoutePolicy("/", priority=priority, cost=cost)
 
     def set_mark(endpoint: E) -> E:
-        setattr(endpoint, ATTRIBUTE, EndpointMark(policy.priority, policy.cost))
+        setattr(endpoint, ATTRIBUTE, MarkPolicy.model_construct(priority=policy.priority, cost=policy.cost))
         return endpoint
 
     return set_mark
@@ -66,46 +65,12 @@ def mark(*, priority: Priority | PriorityName | None = None, cost: float = 1.0) 
 
 def exempt(endpoint: E) -> E:
     """Free an endpoint from the throttle: its requests are counted, never charged or rejected."""
-    setattr(endpoint, ATTRIBUTE, EndpointMark(exempt=True))
+    setattr(endpoint, ATTRIBUTE, MarkPolicy.model_construct(exempt=True))
     return endpoint
 
 
-class MarkPolicy(RoutePolicy):
-    """A policy derived from an endpoint's mark, not from the configuration."""
-
-    @classmethod
-    def of(cls, template: str, methods: Iterable[str] | None, mark: EndpointMark) -> MarkPolicy:
-        """Create the policy of one endpoint.
-
-        Raises:
-            ValueError: no pattern expresses the template.
-        """
-        pattern = PATTERN.parse(_pattern(template))
-        allowed = METHODS.parse(sorted(methods)) if methods else None
-        name = f"{','.join(sorted(allowed or ()))} {pattern}".strip()
-        # Everything else was validated by `mark`. Validation by pydantic would build a schema at each start
-        # of an app without marks, too.
-        return cls.model_construct(
-            pattern=pattern,
-            methods=allowed,
-            priority=mark.priority,
-            cost=mark.cost,
-            exempt=mark.exempt,
-            name=name if mark is UNMARKED else f"mark {name}",
-        )
-
-    def equals_mark(self, mark: EndpointMark) -> bool:
-        """Whether the policy equals the mark."""
-        return (self.priority, self.cost, self.exempt) == (mark.priority, mark.cost, mark.exempt)
-
-
 class Marks:
-    """The known marks of one app, published in a route table behind the configured policies.
-
-    Args:
-        app: the app inside the middleware.
-        table: receives the policies.
-    """
+    """The known marks of one app, published in a route table behind the configured policies."""
 
     def __init__(self, app: object, table: RouteTable) -> None:
         self._app = app
@@ -114,7 +79,7 @@ class Marks:
         self._learned: list[MarkPolicy] = []
         self._withdrawn: set[str] = set()
         self._walks = 0
-        self.has_marks: bool = False  # Whether any policy comes from a mark
+        self.has_marks = False  # Whether any policy comes from a mark
         self._walk()
 
     def check(self, scope: Mapping[str, Any], path: str, root_path: str) -> None:
@@ -137,19 +102,19 @@ class Marks:
         if self._agrees(path, method, mark):
             return
         if mark is not UNMARKED:
-            policy = learn_route(scope, mark, root_path)
-            if policy is not None and policy not in self._learned and len(self._learned) < MAX_LEARNED:
-                self._learned.insert(0, policy)
-                self._publish()
+            for policy in _learned_policy(scope, mark, root_path):
+                if policy not in self._learned and len(self._learned) < MAX_LEARNED:
+                    self._learned.insert(0, policy)
+                    self._publish()
         self._withdraw(path, method, mark)
 
-    def _agrees(self, path: str, method: str, mark: EndpointMark) -> bool:
+    def _agrees(self, path: str, method: str, mark: MarkPolicy) -> bool:
         policy = self._table.match(path, method)
         if policy is None:
             return mark is UNMARKED
-        return not isinstance(policy, MarkPolicy) or policy.equals_mark(mark)
+        return not isinstance(policy, MarkPolicy) or policy.has_mark(mark)
 
-    def _withdraw(self, path: str, method: str, mark: EndpointMark) -> None:
+    def _withdraw(self, path: str, method: str, mark: MarkPolicy) -> None:
         """Drop an exemption that matched an endpoint without one."""
         policy = self._table.match(path, method)
         if mark.exempt or not isinstance(policy, MarkPolicy) or not policy.exempt:
@@ -170,7 +135,7 @@ class Marks:
     def _publish(self) -> None:
         policies = [*self._learned, *self._visible]
         policies = [known for known in policies if not (known.exempt and known.name in self._withdrawn)]
-        self.has_marks = not all(known.equals_mark(UNMARKED) for known in policies)
+        self.has_marks = not all(known.has_mark(UNMARKED) for known in policies)
         self._table.learn(policies if self.has_marks else ())
 
 
@@ -192,52 +157,59 @@ def visible_routes(app: object) -> Iterator[MarkPolicy]:
         app = getattr(app, "app", None)
 
 
-def learn_route(scope: Mapping[str, Any], mark: EndpointMark, root_path: str) -> MarkPolicy | None:
-    """Return the policy of a marked endpoint that has just answered; None if its template is not certain."""
+def _learned_policy(scope: Mapping[str, Any], mark: MarkPolicy, root_path: str) -> Iterator[MarkPolicy]:
+    """Yield the policy of a marked endpoint that has just answered; none if its template is not certain."""
     route = scope.get("route")
     template = str(getattr(route, "path_format", None) or getattr(route, "path", ""))
     path = str(scope.get("path") or "").removeprefix(root_path)
     full = _prefixed(template, path, dict(scope.get("path_params") or {}))
-    return next(_policy(full, getattr(route, "methods", None), mark), None) if full else None
+    if full:
+        yield from _policy(full, getattr(route, "methods", None), mark)
 
 
 def _route_policies(routes: Iterable[Any], prefix: str, depth: int = 0) -> Iterator[MarkPolicy]:
-    for route in _effective_routes(routes):
+    # Included routers are exposed through a function since FastAPI 0.137.
+    contexts = getattr(sys.modules.get("fastapi.routing"), "iter_route_contexts", None)
+    for route in routes if contexts is None else contexts(routes):
         path = getattr(route, "path", None)
         if not isinstance(path, str) or depth >= _MAX_LAYERS:
             continue
+        path = prefix + path
         inner = getattr(route, "routes", None)
         endpoint = getattr(route, "endpoint", None)
         if endpoint is not None:
-            yield from _policy(prefix + path, getattr(route, "methods", None), _mark_of(endpoint))
+            yield from _policy(path, getattr(route, "methods", None), _mark_of(endpoint))
         elif isinstance(inner, Iterable) and inner:
-            yield from _route_policies(inner, prefix + path, depth + 1)
-            yield from _policy(f"{prefix}{path}/{{rest:path}}", None, None)
+            yield from _route_policies(inner, path, depth + 1)
+            yield from _policy(f"{path}/{{rest:path}}", None, None)
         else:
-            mark = _mark_of(getattr(route, "app", None))
-            yield from _policy(f"{prefix}{path}/{{rest:path}}", None, mark)
+            yield from _policy(f"{path}/{{rest:path}}", None, _mark_of(getattr(route, "app", None)))
 
 
-def _effective_routes(routes: Iterable[Any]) -> Iterable[Any]:
-    """Return the routes including included routers, which FastAPI since 0.137 exposes through a function."""
-    contexts = getattr(sys.modules.get("fastapi.routing"), "iter_route_contexts", None)
-    effective: Iterable[Any] = contexts(routes) if contexts is not None else routes
-    return effective
-
-
-def _mark_of(endpoint: object) -> EndpointMark | None:
+def _mark_of(endpoint: object) -> MarkPolicy | None:
     mark = getattr(endpoint, ATTRIBUTE, None)
-    return mark if isinstance(mark, EndpointMark) else None
+    return mark if isinstance(mark, MarkPolicy) else None
 
 
-def _policy(template: str, methods: Iterable[str] | None, mark: EndpointMark | None) -> Iterator[MarkPolicy]:
+def _policy(template: str, methods: Iterable[str] | None, mark: MarkPolicy | None) -> Iterator[MarkPolicy]:
     """Yield the mark as a policy; nothing if even a wider pattern cannot express it."""
+    mark = mark or UNMARKED
     try:
-        yield MarkPolicy.of(template, methods, mark or UNMARKED)
+        pattern = PATTERN.parse(_pattern(template))
+        allowed = METHODS.parse(sorted(methods)) if methods else None
     except ValueError:
         LOGGER.warning(
             "no pattern can represent the route %s; the patterns of other routes apply to it", template
         )
+        return
+    name = f"{','.join(sorted(allowed or ()))} {pattern}".strip()
+    yield mark.model_copy(
+        update={
+            "pattern": pattern,
+            "methods": allowed,
+            "name": name if mark is UNMARKED else f"mark {name}",
+        }
+    )
 
 
 def _pattern(template: str) -> str:

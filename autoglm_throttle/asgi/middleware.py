@@ -21,7 +21,6 @@ from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_b
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.asgi.scope import (
     MARKER,
-    AdviceMiddleware,
     App,
     Receive,
     Scope,
@@ -102,8 +101,7 @@ class ThrottleMiddleware:
         self.slot_watch: SlotWatch = SlotWatch(throttle)
         self._exempt = frozenset(settings.callers.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
-        if settings.quota.quotas:
-            self.app = AdviceMiddleware(self.app, throttle)
+        self._gives_advice = settings.quota.quotas
         self._nested_warned = False
 
     def _install_breaker(self, name: str) -> None:
@@ -174,6 +172,8 @@ class ThrottleMiddleware:
             tracker.body = body
             body.attach(permit, partial(tracker.end_slow_body, scope))
         try:
+            if self._gives_advice:
+                scope.setdefault("state", {})[MARKER] = permit.advice
             if throttle.may_degrade:
                 await degraded_header(self.app, scope, receive, tracker.send)
             else:

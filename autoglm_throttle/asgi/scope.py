@@ -20,26 +20,6 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 MARKER = "autoglm_throttle"
 
 
-class AdviceMiddleware:
-    """Puts the `ResourceAdvice` of each admitted request into ``scope["state"]`` of the app.
-
-    Args:
-        app: the protected app.
-        throttle: the throttle whose permits carry the advice.
-    """
-
-    def __init__(self, app: App, throttle: Throttle) -> None:
-        self.app = app
-        self._throttle = throttle
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass a connection on."""
-        permit = scope[MARKER].get(self._throttle) if MARKER in scope else None
-        if permit is not None:
-            scope.setdefault("state", {})[MARKER] = permit.advice
-        return self.app(scope, receive, send)
-
-
 def permit_of(scope: Mapping[str, Any]) -> Permit | None:
     """Return the permit of a request, from the innermost middleware; None if it is exempt or has none.
 
@@ -63,9 +43,8 @@ class FailureAttribution:
     __slots__ = ("by_throttle", "cause")
 
     def __init__(self) -> None:
-        # Whether the throttle produced the response; no breaker may count it then.
-        self.by_throttle: bool = False
-        self.cause: str = ""  # Reason of the throttle's response; empty: a fallback must not replace it
+        self.by_throttle = False  # Whether the throttle produced the response; no breaker may count it then
+        self.cause = ""  # Reason of the throttle's response; empty: a fallback must not replace it
 
 
 def attribution_of(scope: Scope) -> FailureAttribution:
@@ -79,9 +58,7 @@ def attribution_of(scope: Scope) -> FailureAttribution:
 def attribute_to_throttle(scope: Scope, cause: str = "") -> None:
     """Attribute the coming response to the throttle. Has no effect outside a breaker.
 
-    Args:
-        scope: of the request.
-        cause: cause passed to a fallback of the app; empty: no fallback may answer.
+    The cause is passed to a fallback of the app; empty: no fallback may answer.
     """
     attribution = scope.get(SCOPE_KEY)
     if isinstance(attribution, FailureAttribution):
