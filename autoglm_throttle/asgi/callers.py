@@ -6,19 +6,21 @@ import logging
 import math
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 from autoglm_throttle.asgi.identity_source import (
+    REQUESTS,
     WARNING,
-    ProxyDetector,
     import_identify,
+    is_behind_proxy,
     key_source,
     require_synchronous,
 )
-from autoglm_throttle.asgi.routes import WITHOUT_BODY, RouteTable, WorkClassNames, path_of
+from autoglm_throttle.asgi.routes import METHODS, WITHOUT_BODY, RouteTable, path_of, work_class_of
 from autoglm_throttle.events import LOGGER, LogEvent
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.settings.field_types import parse_quantity
@@ -120,13 +122,14 @@ class RequestClassifier:
         precision = PRECISION_HEADER if self._precisions else b""
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
         self._wanted = _BODY_FIELDS.union(headers - {b""})
-        self._names = WorkClassNames()
-        self._cached_names = self._names.cached
+        self._work_classes: dict[str, dict[str, str]] = {method: {} for method in METHODS}
         self._by_address = lru_cache(CACHE_ENTRIES)(self._address_identity)
         self._anonymous_demands = {
             stated: _DemandCache(partial(self._anonymous_demand, stated)) for stated in KNOWN_PRIORITIES
         }
-        self._proxy_detector = None if settings.callers.trusted_proxies else ProxyDetector()
+        # Peers of the first requests, for a service that trusts no proxy.
+        self._first_peers: Counter[str] | None = None if settings.callers.trusted_proxies else Counter()
+        self._counted_peers = 0
 
     def demand(self, scope: Scope) -> Demand:
         """Return the demand of one request."""
@@ -136,15 +139,15 @@ class RequestClassifier:
         """Return the demand of one request, the name of its work class, and its transfer."""
         try:
             method = scope["method"]
-            work_class = self._cached_names[method][scope["path"]]
+            work_class = self._work_classes[method][scope["path"]]
             # From HTTP/2 on a body needs no field.
             has_fields = method in WITHOUT_BODY or scope.get("http_version") in WITH_BODY_FIELDS
             transfer = PLAIN if has_fields else BODY
         except Exception:  # noqa: BLE001 - not cached, a websocket, or malformed
-            work_class, transfer = self._names.find(scope), self._transfer(scope)
+            work_class, transfer = work_class_of(scope, self._work_classes), self._transfer(scope)
         try:
-            if self._proxy_detector is not None:
-                self._detect_proxy(scope, self._proxy_detector)
+            if self._first_peers is not None:
+                self._count_peer(scope, self._first_peers)
             stated = b""
             wanted, anonymous_demands, priority_header = (
                 self._wanted,
@@ -194,13 +197,15 @@ class RequestClassifier:
                 transfer = STREAM if route.slot is SlotUse.STREAM else PLAIN
         return demand, work_class, transfer
 
-    def _detect_proxy(self, scope: Scope, detector: ProxyDetector) -> None:
+    def _count_peer(self, scope: Scope, peers: Counter[str]) -> None:
         client = scope.get("client")
-        if detector.observe(client[0][:MAX_PEER_CHARS] if client else ""):
-            self._record_oddity("behind_proxy")
-            LOGGER.warning(WARNING)
-        if detector.is_complete:
-            self._proxy_detector = None
+        peers[client[0][:MAX_PEER_CHARS] if client else ""] += 1
+        self._counted_peers += 1
+        if self._counted_peers >= REQUESTS:
+            self._first_peers = None
+            if is_behind_proxy(peers):
+                self._record_oddity("behind_proxy")
+                LOGGER.warning(WARNING)
 
     def _anonymous_demand(self, stated: bytes, peer: str) -> Demand:
         """Build the demand of a caller known only by address and stated priority; it never varies."""
@@ -251,9 +256,7 @@ class RequestClassifier:
 
     def _precision(self, stated: bytes | None) -> str:
         """Return the requested precision label; empty if the service has no such variant."""
-        if stated is None or len(stated) > MAX_VALUE_BYTES:
-            return ""
-        label = stated.decode("latin-1").strip().lower()
+        label = "" if stated is None else _text(stated).lower()
         return label if label in self._precisions else ""
 
     def _objective(self, stated: bytes | None, slo_s: float | None) -> float | None:
@@ -261,7 +264,7 @@ class RequestClassifier:
         if stated is None:
             return slo_s
         try:
-            wanted = parse_quantity(stated.decode("ascii"), "s") if len(stated) <= MAX_VALUE_BYTES else 0.0
+            wanted = parse_quantity(_text(stated), "s")
         except ValueError:
             wanted = 0.0
         if wanted <= 0.0:
@@ -317,11 +320,7 @@ class RequestClassifier:
 
     def _key(self, value: bytes) -> str:
         """Return the caller's key, or an empty text if it is absent, malformed or of another scheme."""
-        if len(value) > MAX_VALUE_BYTES:
-            return ""
-        text = value.decode("latin-1").strip()
-        if not (text.isascii() and text.isprintable()):
-            return ""
+        text = _text(value)
         if self._scheme:
             scheme, _, text = text.partition(" ")
             if scheme.lower() != self._scheme:
@@ -332,8 +331,8 @@ class RequestClassifier:
         self, value: bytes, priority: Priority, peer: str, *, raises: bool
     ) -> Priority:
         """Apply the priority of the header: any caller may lower it, only a trusted one may raise it."""
-        text = value.decode("latin-1") if len(value) <= MAX_VALUE_BYTES else ""
-        if not (text.strip() and text.isascii() and text.isprintable()):
+        text = _text(value)
+        if not text:
             return priority
         stated = Priority.parse(text)
         if stated is Priority.LOW and not Priority.knows(text):
@@ -366,6 +365,12 @@ class _DemandCache(dict[str, Demand]):
             self.clear()
         demand = self[peer] = self._make(peer)
         return demand
+
+
+def _text(value: bytes) -> str:
+    """Return the value of a header; empty if it is too long, or no printable ASCII."""
+    text = value.decode("latin-1").strip() if len(value) <= MAX_VALUE_BYTES else ""
+    return text if text.isascii() and text.isprintable() else ""
 
 
 def _precisions(settings: Settings) -> frozenset[str]:

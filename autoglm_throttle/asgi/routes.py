@@ -7,11 +7,23 @@ from typing import Any, Final
 
 from autoglm_throttle.settings import RoutePolicy
 
-# Number of paths with a cached policy. Clients choose concrete paths, so the cache needs a bound.
-MAX_CACHED_MATCHES = 4096
+# Clients choose concrete paths, so the caches need bounds.
+MAX_CACHED_MATCHES: Final = 4096  # Paths with a cached policy
+MAX_CACHED_PATHS: Final = 4096  # Paths of one method with a cached name
+MAX_CACHED_CHARS: Final = (
+    512  # Characters of path and method together; longer ones are matched anew each time
+)
 
+MAX_LITERAL_CHARS: Final = 19  # Characters of a segment that is no id; a UUID has 32 or 36
 
-MAX_CACHED_CHARS = 512  # Characters of path and method together; longer ones are matched anew each time
+_READ_CHARS: Final = 256  # Characters of a path that are read: a client may send kilobytes of slashes
+
+WITHOUT_BODY: Final = ("GET", "HEAD")
+WEBSOCKET_METHOD: Final = "WEBSOCKET"
+# Methods that classes are named after; a client may send any other text.
+METHODS: Final = (*WITHOUT_BODY, "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS", WEBSOCKET_METHOD)
+
+_ANY: Final = "*"
 
 
 class RouteTable:
@@ -61,10 +73,7 @@ class RouteTable:
                 candidates.append(route)
         self._by_first = by_first
         self._cache.clear()
-        self.has_routes: bool = bool(self._routes)  # Whether there is any policy
-
-
-_ANY = "*"
+        self.has_routes = bool(self._routes)  # Whether there is any policy
 
 
 def _first(route: RoutePolicy) -> str:
@@ -81,45 +90,25 @@ def path_of(scope: Mapping[str, Any]) -> str:
     return path
 
 
-# Paths of one method with a cached name. Clients choose concrete paths, so the cache needs a bound.
-MAX_CACHED_PATHS: Final = 4096
+def work_class_of(scope: Mapping[str, Any], cached: dict[str, dict[str, str]]) -> str:
+    """Return the name of a request's work class; empty if the scope is malformed.
 
-MAX_LITERAL_CHARS: Final = 19  # Characters of a segment that is no id; a UUID has 32 or 36
-
-WITHOUT_BODY: Final = ("GET", "HEAD")
-# Methods that classes are named after; a client may send any other text.
-METHODS: Final = (*WITHOUT_BODY, "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS")
-
-WEBSOCKET_METHOD: Final = "WEBSOCKET"
-
-_READ_CHARS: Final = 256  # Characters of a path that are read: a client may send kilobytes of slashes
-
-
-class WorkClassNames:
-    """Names of work classes by method and path, cached. Never raises, even if the scope is malformed."""
-
-    __slots__ = ("cached",)
-
-    def __init__(self) -> None:
-        # Cached names by method and path as sent.
-        self.cached: dict[str, dict[str, str]] = {method: {} for method in (*METHODS, WEBSOCKET_METHOD)}
-
-    def find(self, scope: Mapping[str, Any]) -> str:
-        """Return the name of a request's class."""
-        try:
-            method = WEBSOCKET_METHOD if scope["type"] == "websocket" else scope["method"]
-            sent: str = scope["path"]
-            cached = self.cached.get(method)
-            name = None if cached is None else cached.get(sent)
-            if name is None:
-                name = _name("*" if cached is None else method, path_of(scope))
-                if cached is not None and len(sent) <= MAX_CACHED_CHARS:
-                    if len(cached) >= MAX_CACHED_PATHS:
-                        cached.clear()
-                    cached[sent] = name
-        except Exception:  # noqa: BLE001 - a scope may hold anything
-            return ""
-        return name
+    Names are cached by method and path as sent, for the methods that ``cached`` begins with.
+    """
+    try:
+        method = WEBSOCKET_METHOD if scope["type"] == "websocket" else scope["method"]
+        sent: str = scope["path"]
+        names = cached.get(method)
+        name = None if names is None else names.get(sent)
+        if name is None:
+            name = _name("*" if names is None else method, path_of(scope))
+            if names is not None and len(sent) <= MAX_CACHED_CHARS:
+                if len(names) >= MAX_CACHED_PATHS:
+                    names.clear()
+                names[sent] = name
+    except Exception:  # noqa: BLE001 - a scope may hold anything
+        return ""
+    return name
 
 
 def _name(method: str, path: str) -> str:

@@ -8,24 +8,39 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.asgi.callers import RequestClassifier
-from autoglm_throttle.asgi.identity_source import REQUESTS, ProxyDetector
+from autoglm_throttle.asgi.identity_source import REQUESTS
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.settings import Settings
 
 
-def noted(*peers: tuple[str, int]) -> list[bool]:
-    hint = ProxyDetector()
-    return [hint.observe(peer) for peer, times in peers for _ in range(times)]
+def scope(peer: object) -> dict[str, Any]:
+    return {"type": "http", "headers": [], "client": peer}
+
+
+def callers(hints: list[str], **settings: Any) -> RequestClassifier:
+    return RequestClassifier(Settings(**settings), RouteTable(), record_oddity=hints.append)
+
+
+def reported_after(*peers: tuple[str, int]) -> list[int]:
+    """Return the numbers of the requests at which a proxy was reported."""
+    hints: list[str] = []
+    tested = callers(hints)
+    reported, number = [], 0
+    for peer, times in peers:
+        for _ in range(times):
+            number += 1
+            tested.demand(scope((peer, 5)))
+            reported += [number] * len(hints)
+            hints.clear()
+    return reported
 
 
 @pytest.mark.parametrize(
     "peer", ["10.0.0.1", "192.168.1.7", "172.17.0.1", "127.0.0.1", "fd00::1", "::1", "::ffff:10.0.0.1", ""]
 )
 def test_one_private_address_with_nearly_all_requests(peer: str) -> None:
-    answers = noted(("8.8.8.8", 50), ("8.8.4.4", 50), (peer, 900), (peer, 5000))
-    assert [position for position, answer in enumerate(answers) if answer] == [REQUESTS - 1], (
-        "once, at the end"
-    )
+    numbers = reported_after(("8.8.8.8", 50), ("8.8.4.4", 50), (peer, 900), (peer, 5000))
+    assert numbers == [REQUESTS], "once, at the end"
 
 
 @pytest.mark.parametrize(
@@ -40,25 +55,15 @@ def test_one_private_address_with_nearly_all_requests(peer: str) -> None:
     ],
 )
 def test_all_else_is_no_proxy(peers: list[tuple[str, int]]) -> None:
-    assert not any(noted(*peers))
+    assert not reported_after(*peers)
 
 
 def test_nothing_is_kept_once_it_is_done() -> None:
-    hint = ProxyDetector()
+    tested = callers([])
     for number in range(REQUESTS):
-        assert not hint.is_complete
-        hint.observe(f"10.0.{number >> 8}.{number & 255}")
-    assert hint.is_complete
-    assert not hint.observe("10.0.0.1")
-    assert not hint._peers
-
-
-def scope(peer: object) -> dict[str, Any]:
-    return {"type": "http", "headers": [], "client": peer}
-
-
-def callers(hints: list[str], **settings: Any) -> RequestClassifier:
-    return RequestClassifier(Settings(**settings), RouteTable(), record_oddity=hints.append)
+        assert tested._first_peers is not None
+        tested.demand(scope((f"10.0.{number >> 8}.{number & 255}", 5)))
+    assert tested._first_peers is None
 
 
 def test_proxy_warning_names_the_setting(caplog: pytest.LogCaptureFixture) -> None:
@@ -72,7 +77,7 @@ def test_proxy_warning_names_the_setting(caplog: pytest.LogCaptureFixture) -> No
     assert "AUTOGLM_THROTTLE_TRUSTED_PROXIES" in record.getMessage()
     assert "10.1.2.3" not in record.getMessage()
     assert hints == ["behind_proxy"]
-    assert tested._proxy_detector is None, "after that it costs nothing"
+    assert tested._first_peers is None, "after that it costs nothing"
 
 
 @pytest.mark.parametrize(

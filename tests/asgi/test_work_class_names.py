@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.asgi import routes
-from autoglm_throttle.asgi.routes import WorkClassNames
 from autoglm_throttle.settings import RoutePolicy
 from tests.asgi.run_app import http_scope, websocket_scope
 from tests.asgi.scopes import make
@@ -28,34 +27,34 @@ from tests.asgi.scopes import make
     ],
 )
 def test_ids_in_a_path_make_no_classes(path: str, name: str) -> None:
-    names = WorkClassNames()
-    assert [names.find(http_scope(path)) for _ in range(2)] == [name, name]
+    classifier = make()
+    assert [classifier.classify(http_scope(path))[1] for _ in range(2)] == [name, name]
 
 
 def test_methods_and_websockets_are_classes_of_their_own() -> None:
-    names = WorkClassNames()
-    assert names.find(http_scope("/x", "POST")) == "POST /x"
-    assert names.find(http_scope("/x", "BREW")) == "* /x"
-    assert names.find(websocket_scope("/x")) == "WEBSOCKET /x"
+    classifier = make()
+    assert classifier.classify(http_scope("/x", "POST"))[1] == "POST /x"
+    assert classifier.classify(http_scope("/x", "BREW"))[1] == "* /x"
+    assert classifier.classify(websocket_scope("/x"))[1] == "WEBSOCKET /x"
 
 
 def test_path_is_named_without_its_root() -> None:
-    assert WorkClassNames().find(http_scope("/api/v1/chat", root_path="/api")) == "GET /v1/chat"
+    assert make().classify(http_scope("/api/v1/chat", root_path="/api"))[1] == "GET /v1/chat"
 
 
 @pytest.mark.parametrize("scope", [{}, {"type": "http"}, {"type": "http", "method": ["GET"], "path": 5}])
 def test_malformed_scope_has_the_class_of_the_service(scope: dict[str, Any]) -> None:
-    assert WorkClassNames().find(scope) == ""
+    assert make().classify(scope)[1] == ""
 
 
 def test_cache_of_paths_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "MAX_CACHED_PATHS", 4)
-    names = WorkClassNames()
+    classifier = make()
     for number in range(50):
-        names.find(http_scope(f"/{number}"))
-        assert len(names.cached["GET"]) <= 4
-    assert names.find(http_scope("/" + "x/" * 1000)) == "GET /x/x"
-    assert len(names.cached["GET"]) <= 4
+        classifier.classify(http_scope(f"/{number}"))
+        assert 0 < len(classifier._work_classes["GET"]) <= 4
+    assert classifier.classify(http_scope("/" + "x/" * 1000))[1] == "GET /x/x"
+    assert len(classifier._work_classes["GET"]) <= 4
 
 
 def test_name_of_a_route_replaces_that_of_the_path() -> None:
