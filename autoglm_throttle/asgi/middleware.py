@@ -15,7 +15,7 @@ from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejecti
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.callers import BODY, STREAM, WEBSOCKET, Identify, RequestClassifier
 from autoglm_throttle.asgi.receive import BegunCall, BufferedReceive
-from autoglm_throttle.asgi.request_body import CompleteBody, RequestBody, TooManyBodiesError, is_complete
+from autoglm_throttle.asgi.request_body import RequestBody, is_complete, replay
 from autoglm_throttle.asgi.response_tracker import ResponseTracker, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
 from autoglm_throttle.asgi.routes import RouteTable, path_of
@@ -136,7 +136,7 @@ class ThrottleMiddleware:
             if transfer == BODY:
                 first = BegunCall(receive())
                 if first.is_done and is_complete(first.result):
-                    receive = CompleteBody(first.result, receive).receive
+                    receive = replay(first.result, receive)
                 else:
                     buffered = body = RequestBody(receive, self.slot_watch)
                     receive = body.receive
@@ -232,22 +232,21 @@ class ThrottleMiddleware:
         try:
             await body.wait(first)
         except TooSlowError:
-            self._record_oddity("body_timeout")
-            attribute_to_throttle(scope)
-            await send_body_timeout(send, scope)
-        except TooManyBodiesError:
-            wait_s = self.throttle.settings.concurrency.body_timeout_s
-            decision = Decision(False, Reason.QUEUE, "queue:paused", "queue", retry_after_s=wait_s)
-            is_replaceable = isinstance(demand, ProvisionalDemand)  # counted with what replaces it
-            rejection = (
-                Rejection(demand, decision)
-                if is_replaceable
-                else self.throttle.admission.reject(demand, decision)
-            )
-            await self._reject(scope, send, rejection)
-        else:
-            return not body.is_disconnected
-        return False
+            if body.is_over:
+                await self._reject(scope, send, self._too_many_bodies(demand))
+            else:
+                self._record_oddity("body_timeout")
+                attribute_to_throttle(scope)
+                await send_body_timeout(send, scope)
+            return False
+        return not body.is_disconnected
+
+    def _too_many_bodies(self, demand: Demand) -> Rejection | None:
+        wait_s = self.throttle.settings.concurrency.body_timeout_s
+        decision = Decision(False, Reason.QUEUE, "queue:paused", "queue", retry_after_s=wait_s)
+        if isinstance(demand, ProvisionalDemand):  # counted with what replaces it
+            return Rejection(demand, decision)
+        return self.throttle.admission.reject(demand, decision)
 
     async def _wait_for_slot(self, ticket: Ticket, buffered: BufferedReceive) -> Permit | Rejection | None:
         """Wait for a slot while watching for disconnect. Returns None if the client disconnected."""

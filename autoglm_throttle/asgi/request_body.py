@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import BUFFER_BYTES, DISCONNECTS, BegunCall, BufferedReceive
@@ -14,23 +13,15 @@ from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedSlo
 _DISCONNECT = {"type": "http.disconnect"}
 
 
-class TooManyBodiesError(Exception):
-    """As many bodies are awaited as may be."""
-
-
 class RequestBody(BufferedReceive):
     """The ``receive`` of a request with a body.
 
     The app gets no slot before the body is complete or `BUFFER_BYTES` of it are there. While it waits for
-    the rest it has no slot either. A body below the least rate ends the request with a disconnect.
-
-    Args:
-        receive: the server's.
-        watch: pauses the request while its app waits for the body.
-        is_stream: whether the body may take any time.
+    the rest it has no slot either. A body below the least rate ends the request with a disconnect; that of a
+    stream may take any time.
     """
 
-    __slots__ = ("_on_timeout", "_watch", "_watched", "timed_out")
+    __slots__ = ("_on_timeout", "_watch", "_watched", "is_over", "timed_out")
 
     def __init__(self, receive: Receive, watch: SlotWatch, *, is_stream: bool = False) -> None:
         super().__init__(receive)
@@ -39,7 +30,8 @@ class RequestBody(BufferedReceive):
         if is_stream:
             self._watched.timeout_s = math.inf
         self._on_timeout: Callable[[], Awaitable[None]] | None = None
-        self.timed_out: bool = False  # Whether the client has sent less than the least rate
+        self.is_over = False  # Whether it waited beside too many others
+        self.timed_out = False  # Whether the client has sent less than the least rate
 
     @property
     def is_disconnected(self) -> bool:
@@ -53,8 +45,7 @@ class RequestBody(BufferedReceive):
             first: the call for the first part.
 
         Raises:
-            TooManyBodiesError: it would have to wait beside too many others.
-            TooSlowError: the client has sent less than the least rate.
+            TooSlowError: the client has sent less than the least rate, or it waited beside too many others.
         """
         call = first
         while True:
@@ -66,25 +57,16 @@ class RequestBody(BufferedReceive):
     async def _blocked(self, call: BegunCall) -> Message:
         """Wait for a part; beside too many other bodies only until the next scan: a complete body passes."""
         watch = self._watch
-        is_over = watch.bodies >= watch.paused_max
+        self.is_over = watch.bodies >= watch.paused_max
         awaited = watch.awaited  # a child that is forked meanwhile counts only its own
         awaited.add(id(self))
         try:
-            return await self._watched.blocked(call, at_once=is_over)
-        except TooSlowError:
-            if is_over:
-                raise TooManyBodiesError from None
-            raise
+            return await self._watched.blocked(call, at_once=self.is_over)
         finally:
             awaited.discard(id(self))
 
     def attach(self, permit: Permit, on_timeout: Callable[[], Awaitable[None]]) -> None:
-        """Pause a permit while the app waits for the body.
-
-        Args:
-            permit: of the request.
-            on_timeout: answers the client if its body makes no progress.
-        """
+        """Pause a permit while the app waits for the body; if that makes no progress, call ``on_timeout``."""
         self._watched.permit = permit
         self._on_timeout = on_timeout
 
@@ -106,41 +88,31 @@ class RequestBody(BufferedReceive):
             if self._on_timeout is not None:
                 await self._on_timeout()
             return _DISCONNECT
-        self._watched.add_bytes(len(message.get("body") or b""))
+        self._watched.transferred_bytes += len(message.get("body") or b"")
         self._is_complete = not message.get("more_body")
         return message
 
     def _keep(self, message: Message) -> bool:
-        self._watched.add_bytes(len(message.get("body") or b""))
+        self._watched.transferred_bytes += len(message.get("body") or b"")
         return super()._keep(message)
-
-
-class CompleteBody:
-    """The ``receive`` of a request whose body came as one message.
-
-    Args:
-        message: the body.
-        receive: the server's.
-    """
-
-    __slots__ = ("_message", "_receive")
-
-    def __init__(self, message: Message, receive: Receive) -> None:
-        self._message = message
-        self._receive = receive
-
-    def receive(self) -> Awaitable[Any]:
-        """Return the body, then what the server sends."""
-        message = self._message
-        if message is None:
-            return self._receive()
-        self._message = None
-        return _given(message)
 
 
 def is_complete(message: Message) -> bool:
     """Whether a message is a whole body."""
     return message["type"] == "http.request" and not message.get("more_body")
+
+
+def replay(body: Message, receive: Receive) -> Receive:
+    """Return the ``receive`` of a request whose body came as one message."""
+
+    def receive_again() -> Awaitable[Message]:
+        nonlocal body
+        if body is None:
+            return receive()
+        given, body = body, None  # its memory is free once the app has read it
+        return _given(given)
+
+    return receive_again
 
 
 async def _given(message: Message) -> Message:

@@ -61,8 +61,7 @@ class TooSlowError(ConnectionError):
 class SlotWatch:
     """Scans the requests that wait for their clients, on a thread that runs only while there are any.
 
-    Args:
-        throttle: the owner of the slots. With ``sampling="manual"`` there is no thread: call `scan`.
+    With ``sampling="manual"`` there is no thread: call `scan`.
     """
 
     def __init__(self, throttle: Throttle) -> None:
@@ -82,15 +81,15 @@ class SlotWatch:
     def _begin(self) -> None:
         self.awaited: set[int] = set()  # Ids of the bodies that are awaited before admission
         self._empty_scans = 0
-        self._next_s = math.inf  # when the next of the watched requests is due
+        self._next_s = math.inf  # When the next of the watched requests is due
         self._keys = itertools.count()
         self._watched: dict[int, weakref.ref[WatchedSlot]] = {}
         self._idle_shares: dict[str, float] = {}
-        logger = self._logger
+        report = partial(self._logger.warn, "crash", "a scan failed and is repeated")
         self._worker = Worker(
             "autoglm-throttle-slots",
             weak_method(self._step),
-            on_crash=lambda error: logger.warn("crash", "a scan failed and is repeated", error=error),
+            on_crash=lambda error: report(error=error),
         )
         self._worker.stop_with(self)
 
@@ -106,7 +105,7 @@ class SlotWatch:
 
     @property
     def bodies(self) -> int:
-        """How many bodies are awaited before admission."""
+        """Bodies that are awaited before admission."""
         return len(self.awaited)
 
     def add(self, watched: WatchedSlot) -> None:
@@ -119,7 +118,7 @@ class SlotWatch:
     def scan(self, now: float) -> None:
         """Pause the requests that have waited long enough, and end the transfers without progress."""
         self._next_s = math.inf
-        for key in list(self._watched):
+        for key in list(self._watched):  # list(items) could be interrupted by another thread
             reference = self._watched.get(key)
             watched = None if reference is None else reference()
             if watched is None or watched.has_ended:
@@ -135,9 +134,10 @@ class SlotWatch:
         """Count a handled oddity under a name from code."""
         self._throttle.admission.record_oddity(name)
 
-    def objective_s(self, permit: Permit) -> float:
-        """Return the seconds that a request may take."""
-        return permit.demand.slo_s or self._throttle.admission.parts.settlement.limiter.slo_s
+    def head_s(self, permit: Permit) -> float:
+        """Return the seconds that a stream may take to its first part."""
+        objective_s = permit.demand.slo_s or self._throttle.admission.parts.settlement.limiter.slo_s
+        return max(self.idle_s, HEAD_OBJECTIVES * objective_s)
 
     def expects_idle(self, work_class: str) -> bool:
         """Whether a new stream of a class is expected to be idle after its first part."""
@@ -171,10 +171,11 @@ class SlotWatch:
     def _report_many(self) -> None:
         paused = max(self._throttle.admission.parts.settlement.limiter.paused, self.bodies)
         if paused > self.paused_max / 2:
-            text = (
-                f"{paused} requests wait for their clients without a slot; at {self.paused_max} new requests"
+            waiting = f"{paused} requests wait for their clients without a slot"
+            advice = "raise paused_max if they are legitimate"
+            self._logger.warn(
+                "paused", f"{waiting}; at {self.paused_max} new requests are rejected; {advice}"
             )
-            self._logger.warn("paused", f"{text} are rejected; raise paused_max if they are legitimate")
 
 
 class WatchedSlot:
@@ -182,10 +183,6 @@ class WatchedSlot:
 
     Its event loop writes, and the thread of the watch reads and pauses. Neither takes a lock: the loop raises
     `_changes` before it looks whether the slot is paused, and the thread reads them again after its pause.
-
-    Args:
-        watch: the scanner.
-        permit: of the request; None before its admission.
     """
 
     __slots__ = (
@@ -195,10 +192,10 @@ class WatchedSlot:
 
     def __init__(self, watch: SlotWatch, permit: Permit | None) -> None:
         self._watch = watch
-        self.permit: Permit | None = permit
-        self.timeout_s: float = watch.timeout_s  # Seconds that it may be blocked, beside those for its bytes
-        self.transferred_bytes: int = 0
-        self.is_registered: bool = False
+        self.permit = permit  # None before the admission
+        self.timeout_s = watch.timeout_s  # Seconds that it may be blocked, beside those for its bytes
+        self.transferred_bytes = 0  # Each 500 of them allow one second more
+        self.is_registered = False
         self._blocked_s = 0.0
         self._is_slow = False
         self._changes = 0
@@ -222,20 +219,11 @@ class WatchedSlot:
         return min(self._pause_s if has_slot else math.inf, due_s if due_s > now else math.inf)
 
     def wait(self, pause_s: float, due_s: float = math.inf) -> None:
-        """Begin a wait.
-
-        Args:
-            pause_s: when the slot is given back.
-            due_s: when the transfer ends.
-        """
+        """Begin a wait: the slot is given back at ``pause_s``, and the transfer ends at ``due_s``."""
         self._pause_s, self._due_s = pause_s, due_s
         self._changes += 1
         if not self.is_registered:
             self._watch.add(self)
-
-    def add_bytes(self, size: int) -> None:
-        """Add bytes that were transferred: each 500 of them allow one second more."""
-        self.transferred_bytes += size
 
     def work(self) -> None:
         """End a wait: the app works, and has its slot again."""
@@ -260,11 +248,7 @@ class WatchedSlot:
                     permit.resume()
 
     async def blocked(self, call: BegunCall, *, at_once: bool = False) -> Message:
-        """Wait for a call that blocks, without the slot if it takes long.
-
-        Args:
-            call: of the server.
-            at_once: whether the next scan ends it.
+        """Wait for a call of the server, without the slot if it takes long; ``at_once``: to the next scan.
 
         Raises:
             TooSlowError: the client has sent or read less than the least rate.
@@ -311,62 +295,49 @@ class WatchedSlot:
 class WatchedStream(WatchedSlot):
     """The parts of one response that come after each other, or the messages of a websocket.
 
-    Args:
-        watch: the scanner.
-        permit: of the request.
-        may_be_idle: whether it gives its slot back between two parts.
+    If it may be idle, it gives its slot back between two parts.
     """
 
     __slots__ = ("_expects_idle", "_first_s", "_is_known", "_last_s", "may_be_idle")
 
     def __init__(self, watch: SlotWatch, permit: Permit, *, may_be_idle: bool) -> None:
         super().__init__(watch, permit)
-        self.may_be_idle: bool = may_be_idle
+        self.may_be_idle = may_be_idle
         self._expects_idle = may_be_idle and watch.expects_idle(permit.work_class.name)
         self._is_known = False  # Whether its class has learned from it
         self._first_s: float | None = None
         self._last_s = -math.inf  # When the first and the last part were sent
         if may_be_idle:  # a long prefill has sent nothing yet
-            self.wait(watch.clock() + max(watch.idle_s, HEAD_OBJECTIVES * watch.objective_s(permit)))
+            self.wait(watch.clock() + watch.head_s(permit))
 
     async def send(self, send: Send, message: Message, size: int) -> None:
-        """Send a part.
-
-        Args:
-            send: the server's.
-            message: the part.
-            size: its bytes.
+        """Send a part of ``size`` bytes, and begin to wait for the next one.
 
         Raises:
             TooSlowError: the client reads less than the least rate.
         """
-        self.begin_part()
-        self.add_bytes(size)
+        self._learn_interval()
+        self.work()
+        self.transferred_bytes += size
         call = BegunCall(send(message))
         if not call.is_done:
             await self.blocked(call)
-        if self.may_be_idle:
-            self.end_part()
+        if not self.may_be_idle:
+            return
+        self._last_s = self._watch.clock()
+        if self._first_s is None:
+            self._first_s = self._last_s
+        self.wait(self._last_s + self._watch.idle_s)
+        if self._expects_idle and self.permit is not None:
+            self.permit.pause()  # at once where the last wait was long
 
-    def begin_part(self) -> None:
-        """Take the slot again: the app has made a part."""
+    def _learn_interval(self) -> None:
         if self._first_s is not None:
             now, idle_s = self._watch.clock(), self._watch.idle_s
             was_idle = now - self._last_s >= idle_s
             # A feed may begin with several parts: only one whose parts keep coming is no feed.
             if was_idle or now - self._first_s >= idle_s / 2.0:
                 self._learn(idle=was_idle)
-                self._expects_idle = was_idle
-        self.work()
-
-    def end_part(self) -> None:
-        """Begin to wait for the next part; at once without a slot where the last wait was long."""
-        self._last_s = self._watch.clock()
-        if self._first_s is None:
-            self._first_s = self._last_s
-        self.wait(self._last_s + self._watch.idle_s)
-        if self._expects_idle and self.permit is not None:
-            self.permit.pause()
 
     def wrap(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Return the functions of a websocket, which is idle while neither side sends."""
@@ -391,9 +362,9 @@ class WatchedStream(WatchedSlot):
     def _record_idle(self) -> None:
         if self._last_s > -math.inf:
             self._learn(idle=True)
-            self._expects_idle = True
 
     def _learn(self, *, idle: bool) -> None:
+        self._expects_idle = idle
         if not self._is_known and self.permit is not None:
             self._is_known = True
             self._watch.learn_idle(self.permit.work_class.name, idle=idle)
