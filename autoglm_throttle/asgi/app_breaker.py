@@ -169,7 +169,9 @@ class AppBreaker:
         if isinstance(guard_permit, GuardRejection):
             await self._reject(guard_permit, request, scope, receive, send)
             return
-        observer = ResponseObserver(guard_state, guard_permit, attribution_of(scope), send, receive)
+        observer = ResponseObserver(
+            guard_state, guard_permit, attribution_of(scope), send, receive, guard_state.clock()
+        )
         responder = (
             None if fallbacks is None else FallbackResponder(fallbacks, request, permit, scope, observer)
         )

@@ -30,9 +30,6 @@ class BufferedReceive:
     A body part must not be lost if the slot becomes free during its reception. Not every server
     survives a cancelled ``receive``: Granian has been observed to lose a part. Under asyncio each
     part is therefore received in its own task, which runs until the part is consumed.
-
-    Args:
-        receive: the server's.
     """
 
     __slots__ = ("_buffered", "_buffered_bytes", "_is_complete", "_pending", "_receive")
@@ -112,7 +109,7 @@ async def _wait_done(part: asyncio.Future[Any]) -> None:
 
 
 def _consume_result(part: asyncio.Future[Any]) -> None:
-    """Retrieve the result of a reception, or asyncio would log that its exception was never retrieved."""
+    # asyncio would log that its exception was never retrieved.
     if not part.cancelled():
         part.exception()
 
@@ -122,9 +119,6 @@ class BegunCall:
 
     Most calls end at once; then no time needs to be read and no timeout to be prepared. Under trio it begins
     only when it is awaited: a cancel scope around the rest must be entered before those of the call.
-
-    Args:
-        awaitable: the call.
     """
 
     __slots__ = ("_coroutine", "_has_begun", "_pending", "is_done", "result")
@@ -134,7 +128,7 @@ class BegunCall:
             awaitable if isinstance(awaitable, CoroutineType) else _wait(awaitable)
         )
         self._pending: Any = None
-        self.is_done: bool = False
+        self.is_done = False
         self.result: Any = None  # Result of a call that is done
         self._has_begun = not _is_in_trio()
         if not self._has_begun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect
@@ -23,6 +24,7 @@ PARTS = BODIES | {"http.response.pathsend", "http.response.zerocopysend"}
 _SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 
 
+@dataclass(slots=True, eq=False)
 class ResponseObserver:
     """Observes the messages between app and server, and settles the guard permit once.
 
@@ -31,29 +33,21 @@ class ResponseObserver:
     may succeed with its first bytes (``stream_settle``).
     """
 
-    def __init__(
-        self,
-        guard_state: GuardState,
-        guard_permit: GuardPermit,
-        attribution: FailureAttribution,
-        send: Send,
-        receive: Receive,
-    ) -> None:
-        self.guard_state = guard_state
-        self._guard_permit = guard_permit
-        self._attribution = attribution
-        self._send = send
-        self._receive = receive
-        self.started_s: float = guard_state.clock()  # Monotonic
-        # Outcome of the request once it is known, also before the response is complete; None until then.
-        self.outcome: Outcome | None = None
-        self.started = False  # Whether a message was sent
-        self.client_disconnected = False
-        self.settled = False
+    guard_state: GuardState
+    guard_permit: GuardPermit
+    attribution: FailureAttribution
+    server_send: Send
+    server_receive: Receive
+    started_s: float  # monotonic
+    # Outcome of the request once it is known, also before the response is complete; None until then.
+    outcome: Outcome | None = None
+    started: bool = False  # whether a message was sent
+    client_disconnected: bool = False
+    settled: bool = False
 
     async def receive(self) -> Message:
         """Return the server's message. After a client's disconnect no later event counts against the app."""
-        message = await self._receive()
+        message = await self.server_receive()
         if message["type"] == "http.disconnect":
             self.client_disconnected = True
         return message
@@ -67,7 +61,7 @@ class ResponseObserver:
         """Send a message. If the server raises, the client counts as disconnected."""
         self.started = True
         try:
-            await self._send(message)
+            await self.server_send(message)
         except Exception:
             self.client_disconnected = True
             raise
@@ -87,8 +81,8 @@ class ResponseObserver:
         """Report the request's outcome to the breaker, at most once."""
         if not self.settled:
             self.settled = True
-            self.outcome = _NEUTRAL if self._attribution.by_throttle or self.client_disconnected else outcome
-            self.guard_state.record(self._guard_permit, self.outcome, cause)
+            self.outcome = _NEUTRAL if self.attribution.by_throttle or self.client_disconnected else outcome
+            self.guard_state.record(self.guard_permit, self.outcome, cause)
 
     def on_exception(self, error: BaseException) -> Outcome:
         """Settle for an exception of the app, and return its outcome. Never raises."""
@@ -129,5 +123,5 @@ class ResponseObserver:
     def _is_probe(self) -> bool:
         # A permit of an older generation is no probe of the present half-open state.
         generation = self.guard_state.fast.shared_permit.generation
-        is_current = generation == self._guard_permit.generation
+        is_current = generation == self.guard_permit.generation
         return is_current and self.guard_state.state() is BreakerState.HALF_OPEN

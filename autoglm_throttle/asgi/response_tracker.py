@@ -29,12 +29,7 @@ _SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 class ResponseTracker:
     """Wraps ``send``: adds the header fields, and settles the permit at the last byte.
 
-    Args:
-        send: the server's.
-        permit: of the request.
-        response_builder: makes the header fields.
-        watch: scans the response if it is a stream.
-        is_stream: whether the route declares that its responses may be idle.
+    The responses of a stream's route may be idle.
     """
 
     __slots__ = (
@@ -52,8 +47,8 @@ class ResponseTracker:
         self._is_stream = is_stream
         self._stream: WatchedStream | None = None
         self.body: RequestBody | None = None  # Body of the request, if the app reads it while it works
-        self.status: int = 0  # Status of the response; 0: it has not begun
-        self.client_disconnected: bool = False  # Whether the client has left, or was left
+        self.status = 0  # Status of the response; 0: it has not begun
+        self.client_disconnected = False  # Whether the client has left, or was left
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - a call costs 1 %
         """Forward a message. Not a coroutine itself: that would cost one more for each message."""
@@ -74,10 +69,13 @@ class ResponseTracker:
             # is not read here.
             if headers.__class__ is list and headers:
                 name, value = headers[0]
-                if name != b"content-length" and (
-                    self._is_stream or name != b"content-type" or value[5:6] in _EVENT
+                if (
+                    name != b"content-length"
+                    and (self._is_stream or name != b"content-type" or value[5:6] in _EVENT)
+                    and kind == "http.response.start"
+                    and (self._is_stream or _is_event_stream(headers))
                 ):
-                    self._watch_response(kind, headers)
+                    self._new_stream(may_be_idle=True)  # it may be idle before its first part
             fields = self._response_builder.fields(self._permit.decision)
             if fields:
                 message = _with_fields(message, fields)
@@ -109,11 +107,6 @@ class ResponseTracker:
             self._permit.settle(_FAILURE)
         else:
             self._permit.settle(client_error=status >= 400 and status not in _SERVICE_STATUSES)
-
-    def _watch_response(self, kind: str, headers: list[tuple[bytes, bytes]]) -> None:
-        """Watch a response that may be idle before its first part."""
-        if kind == "http.response.start" and (self._is_stream or _is_event_stream(headers)):
-            self._new_stream(may_be_idle=True)
 
     def _new_stream(self, *, may_be_idle: bool) -> WatchedStream:
         if self.body is not None:

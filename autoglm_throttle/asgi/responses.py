@@ -87,12 +87,7 @@ MAX_CACHED_TEMPLATES = 512
 
 
 class ResponseBuilder:
-    """Turns decisions into header fields and bodies.
-
-    Args:
-        settings: the header style, and the longest Retry-After with its jitter.
-        draw: gives a number in 0..1.
-    """
+    """Turns decisions into header fields and bodies; ``draw`` gives a number in 0..1 for the jitter."""
 
     def __init__(self, settings: ResponseSettings, *, draw: Callable[[], float] = random.random) -> None:
         self._sends_limit_fields = settings.headers is not HeaderStyle.NONE
@@ -154,9 +149,8 @@ class ResponseBuilder:
         )
         if decision.window_s and self._sends_limit_fields:
             template = self._template(decision.policy, decision.limit, decision.window_s)
-            state = (
-                template.item(0, seconds) if seconds else template.item(decision.remaining, _reset(decision))
-            )
+            remaining = 0 if seconds else decision.remaining
+            state = template.item(remaining, seconds or ceil(decision.reset_after_s))
             if decision.others or self._sends_legacy_fields:
                 fields += self._all_limit_fields(decision, template, state)
             else:
@@ -177,7 +171,9 @@ class ResponseBuilder:
         """Build the problem document. Only the exact wait, rounded up to a millisecond, is formatted anew."""
         front = self._bodies.get((decision.detail, seconds))
         if front is None:
-            front = _prepare(decision, status, seconds)
+            text = _QUEUE_DETAIL_TEXTS.get(decision.detail) or _DETAIL_TEXTS[decision.reason]
+            sentence = text.format(policy=decision.policy, seconds=seconds)
+            front = _problem(decision, status, sentence)[:-1] + b',"retry_after_s":'
             if len(self._bodies) < MAX_CACHED_BODIES:
                 self._bodies[decision.detail, seconds] = front
         wait_ms = ceil(decision.retry_after_s * 1e3)
@@ -185,10 +181,10 @@ class ResponseBuilder:
         return front + (_NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole) + _MILLIS[wait_ms % 1000]
 
     def _too_large(self, decision: Decision) -> bytes:
-        sentence = (
-            f"The request costs more than {decision.policy} can ever admit: at most {decision.limit:.15g}."
+        most = f"at most {decision.limit:.15g}"
+        return _problem(
+            decision, 413, f"The request costs more than {decision.policy} can ever admit: {most}."
         )
-        return json.dumps(_problem(decision, 413, sentence), separators=(",", ":")).encode()
 
 
 async def send_body_timeout(send: Send, scope: Mapping[str, Any]) -> None:
@@ -201,20 +197,12 @@ async def send_body_timeout(send: Send, scope: Mapping[str, Any]) -> None:
 
 
 def rejected_by(rejection: GuardRejection) -> Decision:
-    """Build the decision that reports a guard's rejection to a client. The guard's last error stays internal.
-
-    A wait of less than a second is reported as one second. A wait of 0 means that a slot may become free at
-    any time; every waiting client would then return at once.
-    """
+    """Build the decision that reports a guard's rejection to a client, without the guard's last error."""
     shed = rejection.cause is BreakerCause.SHED
     reason = Reason.GPU if shed else Reason.BREAKER
-    return Decision(
-        allowed=False,
-        reason=reason,
-        detail="gpu:shed" if shed else f"breaker:{rejection.name}",
-        policy=reason.value,
-        retry_after_s=max(1.0, rejection.retry_after_s),
-    )
+    detail = "gpu:shed" if shed else f"breaker:{rejection.name}"
+    # A wait of 0 means that a slot may become free at any time; every waiting client would return at once.
+    return Decision(False, reason, detail, reason.value, retry_after_s=max(1.0, rejection.retry_after_s))
 
 
 class _ResponseTemplate:
@@ -237,9 +225,9 @@ class _ResponseTemplate:
             return b"%b%d;t=%d" % (self.prefix, remaining, seconds)
 
 
-def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object]:
+def _problem(decision: Decision, status: int, sentence: str) -> bytes:
     uri, title = _TYPES[status]
-    return {
+    document = {
         "type": uri,
         "title": title,
         "status": status,
@@ -247,18 +235,7 @@ def _problem(decision: Decision, status: int, sentence: str) -> dict[str, object
         "violated-policies": [decision.policy],
         "reason": decision.detail,
     }
-
-
-def _prepare(decision: Decision, status: int, seconds: int) -> bytes:
-    """Build the body for this kind of rejection, up to the position of the exact wait."""
-    text = _QUEUE_DETAIL_TEXTS.get(decision.detail) or _DETAIL_TEXTS[decision.reason]
-    sentence = text.format(policy=decision.policy, seconds=seconds)
-    document = _problem(decision, status, sentence)
-    return json.dumps(document, separators=(",", ":"))[:-1].encode() + b',"retry_after_s":'
-
-
-def _reset(decision: Decision) -> int:
-    return ceil(decision.reset_after_s)
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _legacy(decision: Decision) -> list[Field]:
