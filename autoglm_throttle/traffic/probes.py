@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Final, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol, cast
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle._runtime.worker import Worker
@@ -61,15 +60,7 @@ class Probe(Protocol):
     name: str  # Name for people
 
     def sample(self, now: float) -> dict[str, float]:
-        """Take a sample; blocks for 2 s at most.
-
-        Args:
-            now: seconds, monotonic.
-
-        Raises:
-            ProbeTargetLostError: the target is lost for good.
-            Exception: no sample this time.
-        """
+        """Take a sample at ``now`` (monotonic seconds); blocks for 2 s at most. Any exception: no sample."""
 
 
 class Prober:
@@ -78,45 +69,32 @@ class Prober:
     A failing probe never ends a run: its samples are missing, and `faults` say why. Use it with ``with``.
     """
 
-    def __init__(
-        self,
-        probes: Sequence[Probe],
-        *,
-        every_s: float = INTERVAL_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._probes = probes
+    def __init__(self, probes: Sequence[Probe], *, every_s: float = INTERVAL_S) -> None:
         self._every_s = every_s
-        self._clock = clock
         self._lock = threading.Lock()
         self._samples: list[tuple[float, dict[str, float]]] = []
-        self._faults: dict[str, str] = {}
-        self._missed: dict[str, int] = {}
-        self._workers: list[Worker] = []
+        self._faults: dict[str, tuple[str, int]] = {}  # Last error and failed samples of each failing probe
+        self._workers = [self._worker(probe) for probe in probes]
 
     def __enter__(self) -> Prober:
         """Start sampling."""
-        for probe in self._probes:
-            on_crash = partial(self._record_error, probe)
-            worker = Worker(f"watch {probe.name}", self._step_of(probe), on_crash=on_crash)
-            self._workers.append(worker)
+        for worker in self._workers:
             worker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop sampling."""
-        for worker in self._workers:
-            worker.stop(0.0)
-        for worker in self._workers:
-            worker.stop(JOIN_S)
+        for join_s in (0.0, JOIN_S):
+            for worker in self._workers:
+                worker.stop(join_s)
 
     @property
     def faults(self) -> list[str]:
         """Last error of each failing probe, one sentence each."""
         with self._lock:
             return [
-                f"{text} ({self._missed[name]} failed samples)" if self._missed[name] > 1 else text
-                for name, text in self._faults.items()
+                f"{text} ({missed} failed samples)" if missed > 1 else text
+                for text, missed in self._faults.values()
             ]
 
     def samples(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
@@ -130,13 +108,16 @@ class Prober:
                 rows.setdefault(second, {"t_s": round(at_s - start_s, 3)}).update(values)
         return tuple(rows[second] for second in sorted(rows))
 
-    def _step_of(self, probe: Probe) -> Callable[[], float | None]:
-        """Return the step of a probe's thread: one sample; None ends it, when the target is lost."""
-        next_s = self._clock()
+    def _worker(self, probe: Probe) -> Worker:
+        """Return the thread of a probe; it ends when the target is lost."""
+        next_s = monotonic()
+
+        def fail(error: BaseException) -> None:
+            self._record_fault(probe, f"{probe.name} {error}")
 
         def step() -> float | None:
             nonlocal next_s
-            now = self._clock()
+            now = monotonic()
             # After a slow sample the next one follows at once; missed ones are not caught up.
             next_s = max(next_s + self._every_s, now)
             try:
@@ -146,21 +127,18 @@ class Prober:
                     self._record_fault(probe, str(error))
                 return None
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
-                self._record_error(probe, error)
+                fail(error)
             else:
                 with self._lock:
                     self._samples.append((now, values))
-            return max(0.0, next_s - self._clock())
+            return max(0.0, next_s - monotonic())
 
-        return step
-
-    def _record_error(self, probe: Probe, error: BaseException) -> None:
-        self._record_fault(probe, f"{probe.name} {error}")
+        return Worker(f"watch {probe.name}", step, on_crash=fail)
 
     def _record_fault(self, probe: Probe, text: str) -> None:
         with self._lock:
-            self._faults[probe.name] = text
-            self._missed[probe.name] = self._missed.get(probe.name, 0) + 1
+            _, missed = self._faults.get(probe.name, ("", 0))
+            self._faults[probe.name] = (text, missed + 1)
 
 
 class ProcessProbe:
@@ -183,7 +161,7 @@ class ProcessProbe:
         self._sample_count = 0
         self._children: list[psutil.Process] = []
         self._cpu_s: dict[psutil.Process, float] = {}
-        self._before_s: float | None = None
+        self._before_s = math.inf
         try:
             self._process = psutil.Process(pid)
         except psutil.Error:
@@ -191,9 +169,6 @@ class ProcessProbe:
 
     def sample(self, now: float) -> dict[str, float]:
         """Return ``rss_bytes`` and, from the second sample on, ``cpu_share`` in cores.
-
-        Args:
-            now: seconds, monotonic.
 
         Raises:
             ProbeTargetLostError: the process has ended.
@@ -204,7 +179,7 @@ class ProcessProbe:
         alive = {process: usage for process, usage in usages.items() if usage is not None}
         values = {"rss_bytes": sum(rss_bytes for _, rss_bytes in alive.values())}
         cpu_s = {process: used_s for process, (used_s, _) in alive.items()}
-        if self._before_s is not None and now > self._before_s:
+        if now > self._before_s:
             # CPU time before the first sample of a process is unknown, so a new one counts from its second.
             used_s = sum(max(0.0, used - self._cpu_s.get(process, used)) for process, used in cpu_s.items())
             values["cpu_share"] = used_s / (now - self._before_s)
@@ -237,26 +212,26 @@ class MetricsProbe:
 
     Args:
         url: of the page; without a path ``/metrics``.
-        clock: monotonic seconds.
 
     Raises:
         TrafficError: an invalid URL.
     """
 
-    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._url = _parse_url(url)
+    def __init__(self, url: str) -> None:
+        try:
+            (item,) = parse_items([f"dcgm:{url}"])
+        except ValueError as error:
+            raise TrafficError(str(error).partition(": ")[2]) from None
+        self._url = cast("ScrapeUrl", item.url)  # scraped kinds always have one
         self.name: str = f"metrics of {self._url.place}"
-        self._clock = clock
         self._path = self._url.path or "/metrics"
 
     def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the page is of the time of its answer
-        """Read the numbers of the page.
-
-        Raises:
-            ProviderUnavailable: it cannot be read.
-        """
+        """Read the numbers of the page; raise ProviderUnavailable if it cannot be read."""
+        # There may be thousands of other lines, and parsing blocks the generator.
+        lines = self._page().decode("utf-8", "replace").split("\n")[:-1]
         try:
-            series = parse(_wanted_lines(self._page()))
+            series = parse("".join(f"{line}\n" for line in lines if line.startswith(WANTED)))
         except MalformedExpositionError as error:
             raise ProviderUnavailable(str(error)) from None
         values = numbers(series)
@@ -273,7 +248,7 @@ class MetricsProbe:
 
     def _page(self) -> bytes:
         """Fetch the page; remember a trailing slash that a mounted application requires by a redirect."""
-        deadline = Deadline(TIMEOUT_S, self._clock)
+        deadline = Deadline(TIMEOUT_S, monotonic)
         query = f"?{self._url.query}" if self._url.query else ""
         try:
             return fetch(self._url, self._path + query, deadline)[0]
@@ -298,19 +273,3 @@ def numbers(series: Iterable[Series]) -> dict[str, float]:
     if total > 0.0 and _USED in found:
         values["gpu_memory_ratio"] = sum(found[_USED]) / total
     return values
-
-
-def _parse_url(url: str) -> ScrapeUrl:
-    try:
-        (item,) = parse_items([f"dcgm:{url}"])
-    except ValueError as error:
-        raise TrafficError(str(error).partition(": ")[2]) from None
-    if item.url is None:  # pragma: no cover - scraped kinds always have one
-        raise TrafficError("not a URL")
-    return item.url
-
-
-def _wanted_lines(page: bytes) -> str:
-    """Return only the needed lines: there may be thousands of others, and parsing blocks the generator."""
-    lines = page.decode("utf-8", "replace").split("\n")[:-1]
-    return "".join(f"{line}\n" for line in lines if line.startswith(WANTED))

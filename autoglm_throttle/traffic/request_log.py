@@ -55,21 +55,15 @@ class RequestResult(IntEnum):
         return self >= RequestResult.CLIENT_ERROR
 
 
-def classify_response(status: int, *, retry_after: bool, degraded: bool) -> RequestResult:
-    """Classify a complete response.
-
-    Args:
-        status: HTTP status, 200 or more.
-        retry_after: whether the response has a Retry-After field.
-        degraded: whether the response has an X-Degraded field.
-    """
+def classify_response(status: int, retry_after: bytes | None, *, degraded: bool) -> RequestResult:
+    """Classify a complete response by its status, 200 or more, its Retry-After and its X-Degraded."""
     if status < 400:
         return RequestResult.DEGRADED if degraded and status < 300 else RequestResult.OK
     if status == 429:
         return RequestResult.LIMITED
     if status < 500:
         return RequestResult.CLIENT_ERROR
-    return RequestResult.SHED if status == 503 and retry_after else RequestResult.SERVER_ERROR
+    return RequestResult.SHED if status == 503 and retry_after is not None else RequestResult.SERVER_ERROR
 
 
 def parse_retry_after(retry_after: bytes | None) -> float | None:

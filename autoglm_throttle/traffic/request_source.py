@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoglm_throttle.traffic.errors import TrafficError
@@ -12,6 +12,16 @@ from autoglm_throttle.traffic.plan import LoadPlan
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 VISIBLE = re.compile(r"[\x21-\x7e]+")
 FIELD_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+def check_fields(tokens: Iterable[str], fields: Sequence[tuple[str, str]]) -> None:
+    """Raise TrafficError for a token or name of a field that is no HTTP token, or an impossible value."""
+    for name in (*tokens, *(name for name, _ in fields)):
+        if not TOKEN.fullmatch(name):
+            raise TrafficError(f"{name!r} is not an HTTP token")
+    for name, text in fields:
+        if not FIELD_VALUE.fullmatch(text):
+            raise TrafficError(f"the value of {name} must be printable ASCII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +43,9 @@ class PlannedRequest:
     name: str = ""  # display name; empty: method and path
 
     def __post_init__(self) -> None:
-        names = (self.method, *(name for name, _ in self.headers))
-        for name in names:
-            if not TOKEN.fullmatch(name):
-                raise TrafficError(f"{name!r} is not an HTTP token")
+        check_fields((self.method,), self.headers)
         if not VISIBLE.fullmatch(self.target):
             raise TrafficError(f"{self.target!r} must be printable ASCII without blanks")
-        for name, text in self.headers:
-            if not FIELD_VALUE.fullmatch(text):
-                raise TrafficError(f"the value of {name} must be printable ASCII")
 
     @property
     def label(self) -> str:

@@ -39,7 +39,7 @@ def prometheus() -> None:
 
 def traffic() -> None:
     """Its parser is needed by the generator."""
-    import_module("autoglm_throttle.traffic.generator.connection").ParserLibrary()
+    import_module("autoglm_throttle.traffic.generator.connection").load_httptools()
 
 
 def fastapi() -> None:

@@ -20,7 +20,7 @@ from autoglm_throttle.observe import collector
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.store.client import require_redis
 from autoglm_throttle.testing import throttle_for_tests
-from autoglm_throttle.traffic.generator.connection import ParserLibrary
+from autoglm_throttle.traffic.generator.connection import load_httptools
 
 ROOT = Path(__file__).parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
@@ -83,7 +83,7 @@ def _metrics() -> None:
 
 
 def _generator() -> None:
-    ParserLibrary()
+    load_httptools()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
-from autoglm_throttle.traffic.generator.connection import Connection, ParserLibrary
+from autoglm_throttle.traffic.generator.connection import Connection, load_httptools
 from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_log import RequestResult, classify_response
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
@@ -188,7 +188,7 @@ async def test_unasked_bytes_close_an_idle_connection() -> None:
 
 def test_idle_connection_that_receives_data_is_closed() -> None:
     transport, owner = Mock(), Mock()
-    connection = Connection(owner, ParserLibrary())
+    connection = Connection(owner, load_httptools())
     connection.connection_made(transport)
     connection.data_received(OK)
     transport.abort.assert_called_once_with()
@@ -402,8 +402,8 @@ def test_every_result_is_served_rejected_or_failed() -> None:
 
 @pytest.mark.parametrize("status", [200, 201, 302, 400, 413, 429, 499, 500, 502, 503])
 def test_judging_is_total(status: int) -> None:
-    plain = classify_response(status, retry_after=False, degraded=False)
-    waiting = classify_response(status, retry_after=True, degraded=False)
+    plain = classify_response(status, None, degraded=False)
+    waiting = classify_response(status, b"1", degraded=False)
     assert (plain is waiting) == (status != 503)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Protocol, cast
+from types import ModuleType
+from typing import Protocol, cast
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.traffic.errors import TrafficError
@@ -24,20 +25,13 @@ _COMMON_FIELDS = frozenset((b"date", b"server", b"content-type"))
 IDLE = -1  # Index that means no request
 
 
-class ParserLibrary:
-    """httptools, an optional package.
-
-    Raises:
-        TrafficError: it is not installed.
-    """
-
-    def __init__(self) -> None:
-        try:
-            import httptools
-        except ImportError:
-            raise TrafficError(f"this needs httptools: {how_to_install('traffic')}") from None
-        self.parser: Any = httptools.HttpResponseParser
-        self.errors: tuple[type[Exception], ...] = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+def load_httptools() -> ModuleType:
+    """Import httptools; raise TrafficError if it is not installed."""
+    try:
+        import httptools
+    except ImportError:
+        raise TrafficError(f"this needs httptools: {how_to_install('traffic')}") from None
+    return httptools
 
 
 class ConnectionListener(Protocol):
@@ -68,25 +62,19 @@ class Response:
     body: bytes = b""  # The start of the body of a rejection
     size: int = 0  # Bytes of the body so far
 
-    def classify(self) -> RequestResult:
-        """Result of a complete response."""
-        return classify_response(
-            self.status, retry_after=self.retry_after is not None, degraded=self.degraded
-        )
-
 
 class Connection(asyncio.Protocol):
     """Carries one request at a time."""
 
     __slots__ = (
-        *("_library", "_listener", "_parser", "_transport", "_unusable"),
+        *("_httptools", "_listener", "_parser", "_transport", "_unusable"),
         *("answers", "index", "response", "sent_s"),
     )
 
-    def __init__(self, listener: ConnectionListener, library: ParserLibrary) -> None:
+    def __init__(self, listener: ConnectionListener, httptools: ModuleType) -> None:
         self._listener = listener
-        self._library = library
-        self._parser = library.parser(self)
+        self._httptools = httptools
+        self._parser = httptools.HttpResponseParser(self)
         self._unusable = False
         self.answers: int = 0  # Complete responses so far: above 0 the connection is a reused one
         self.index: int = IDLE  # The request in flight
@@ -136,7 +124,7 @@ class Connection(asyncio.Protocol):
         response = self.response
         if self.index != IDLE and exc is None and response.status >= 200 and not response.is_framed:
             self._unusable = True
-            self._finish(response.classify(), monotonic())
+            self._complete(monotonic())
         self._listener.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -148,15 +136,15 @@ class Connection(asyncio.Protocol):
         response.has_begun = True
         try:
             self._parser.feed_data(data)
-        except self._library.errors:
+        except (self._httptools.HttpParserError, self._httptools.HttpParserUpgrade):
             self._unusable = True
             if not response.is_complete:
-                self._finish(RequestResult.MALFORMED, now)
+                self._listener.answered(self, RequestResult.MALFORMED, now)
                 return
         if response.size and response.first_s is None:
             response.first_s = now
         if response.is_complete:
-            self._finish(response.classify(), now)
+            self._complete(now)
 
     def on_message_begin(self) -> None:
         """Httptools: a response starts; a second one to the same request makes the connection unusable."""
@@ -187,7 +175,7 @@ class Connection(asyncio.Protocol):
             response.is_framed, response.degraded, response.retry_after = False, False, None
         elif response.is_to_head:
             # httptools would wait for a body that a response to HEAD never has, so the parser is replaced.
-            self._parser, spent = self._library.parser(self), self._parser
+            self._parser, spent = self._httptools.HttpResponseParser(self), self._parser
             self._unusable |= not spent.should_keep_alive()
             response.is_complete = True
 
@@ -209,6 +197,8 @@ class Connection(asyncio.Protocol):
         self._unusable |= not self._parser.should_keep_alive()
         response.is_complete = True
 
-    def _finish(self, result: RequestResult, now: float) -> None:
+    def _complete(self, now: float) -> None:
+        response = self.response
         self.answers += 1
+        result = classify_response(response.status, response.retry_after, degraded=response.degraded)
         self._listener.answered(self, result, now)

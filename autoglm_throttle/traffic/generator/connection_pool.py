@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -29,8 +30,7 @@ CONNECT_S = 10.0  # Timeout of a connection attempt
 # Error reasons of OpenSSL, by its version, for a response that is not TLS, such as plain HTTP.
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
 
-# Connections opened at the same time: more than the backlog of a server would be delayed by a second.
-MAX_CONNECTING = 256
+MAX_CONNECTING = 256  # Connections opened at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +41,14 @@ class ClientOptions:
         TrafficError: a number that is not above 0.
     """
 
+    # Opened before the start, so that no latency includes connecting. A closed loop has one per user.
     connections: int = 256
-    """Opened before the start, so that no latency includes connecting. A closed loop has one per user."""
+    # Opened while all others are busy; with 0, requests wait, and their latency includes the wait.
     more_connections: int = 0
-    """Opened while all others are busy; with 0, requests wait, and their latency includes the wait."""
-    max_inflight: int = 20_000
-    """Above it a request is dropped and counted, never delayed (the rule of k6)."""
-    timeout_s: float = 30.0
-    """From the intended start to the last byte of the response."""
-    drain_s: float = 30.0
-    """Longest wait for responses after the last request was sent."""
-    spin: bool = False
-    """Poll for due requests without a pause: exact to some 10 us, at the cost of a whole core."""
+    max_inflight: int = 20_000  # Above it a request is dropped and counted, never delayed (the rule of k6)
+    timeout_s: float = 30.0  # From the intended start to the last byte of the response
+    drain_s: float = 30.0  # Longest wait for responses after the last request was sent
+    spin: bool = False  # Poll for due requests without a pause: exact to some 10 us, using a whole core
 
     def __post_init__(self) -> None:
         if self.more_connections < 0:
@@ -76,7 +72,7 @@ class ConnectionPool:
         self.open: set[Connection] = set()  # Connections that are established, idle or not
         self.opening: set[asyncio.Task[None]] = set()  # Tasks that establish connections
         self._is_closed = False
-        self._unconnected_since_s: float | None = None
+        self._failing_since_s = math.inf
         # No connection is open, and no attempt has succeeded for longer than `GRACE_S`.
         self.unreachable: bool = False
 
@@ -87,8 +83,9 @@ class ConnectionPool:
                 name.encode("idna")  # as all below does, which keeps an open socket when that fails
             async with asyncio.timeout(CONNECT_S):
                 await self._connect_first()
-                semaphore = asyncio.Semaphore(MAX_CONNECTING)
-                await asyncio.gather(*(self._connect_limited(semaphore) for _ in range(self._count - 1)))
+                # More at a time than the backlog of a server would be delayed by a second.
+                for left in range(self._count - 1, 0, -MAX_CONNECTING):
+                    await asyncio.gather(*(self.connect() for _ in range(min(left, MAX_CONNECTING))))
         except (OSError, UnicodeError) as problem:
             self.close()
             raise TrafficError(self._describe_error(problem)) from problem
@@ -116,7 +113,7 @@ class ConnectionPool:
     def opened(self, connection: Connection) -> None:
         """Register an established connection; abort it if the pool is closed."""
         self.open.add(connection)
-        self._unconnected_since_s, self.unreachable = None, False
+        self._failing_since_s, self.unreachable = math.inf, False
         # The connection was still opening when the pool closed.
         if self._is_closed:
             connection.abort()
@@ -137,20 +134,18 @@ class ConnectionPool:
 
     def failed(self, now: float) -> None:
         """Register a failed attempt to connect."""
-        if self.open:
-            return
-        if self._unconnected_since_s is None:
-            self._unconnected_since_s = now
-        self.unreachable = now - self._unconnected_since_s >= GRACE_S
+        if not self.open:
+            self._failing_since_s = min(now, self._failing_since_s)
+            self.unreachable = now - self._failing_since_s >= GRACE_S
 
     async def _connect_first(self) -> None:
         loop, target = asyncio.get_running_loop(), self._target
         address_infos = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(info[4][0]) for info in address_infos))
-        for self.address in addresses[:-1]:
+        *others, last = dict.fromkeys(str(info[4][0]) for info in address_infos)
+        for self.address in others:
             with contextlib.suppress(OSError):
                 return await self.connect()
-        self.address = addresses[-1]
+        self.address = last
         return await self.connect()
 
     async def connect(self) -> None:
@@ -159,10 +154,6 @@ class ConnectionPool:
         await asyncio.get_running_loop().create_connection(
             self._make, self.address, self._target.port, ssl=self._tls, server_hostname=name
         )
-
-    async def _connect_limited(self, semaphore: asyncio.Semaphore) -> None:
-        async with semaphore:
-            await self.connect()
 
     async def _reconnect(self) -> None:
         pause_s = BACKOFF_FIRST_S

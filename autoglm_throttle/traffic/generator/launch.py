@@ -49,12 +49,11 @@ def launch(
         TrafficError: nothing could be sent; the text gives the reason.
         KeyboardInterrupt: stopped before the first request was due.
     """
-    chosen = options or ClientOptions()
     sender: Sender
     if isinstance(load, UserSchedule):
-        sender = ClosedLoopSender(load, target, chosen, observer)
+        sender = ClosedLoopSender(load, target, options, observer)
     else:
-        sender = OpenLoopSender(load, target, chosen, observer)
+        sender = OpenLoopSender(load, target, options, observer)
     try:
         return run_on_loop(_run(sender, on_progress))
     except asyncio.CancelledError:
@@ -74,19 +73,28 @@ async def _run(sender: Sender, on_progress: ProgressCallback | None) -> Result:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:
-        if sender.started or task is None:
+        if sender.start_s or task is None:
             sender.stop()
         else:
             task.cancel()
 
-    def report_progress() -> None:
-        if sender.started and on_progress is not None:
-            on_progress(sender.elapsed_s, sender.launched, sender.in_flight)
+    async def report_progress() -> None:
+        while on_progress is not None:
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
+            if sender.start_s:
+                on_progress(sender.elapsed_s, sender.launched, sender.in_flight)
 
-    # A handler runs between any two steps of Python; the loop takes it up between two callbacks.
-    handled = on_stop_signal(lambda: loop.call_soon_threadsafe(stop))
-    with _run_periodically(PROGRESS_INTERVAL_S, report_progress), handled, _disable_gc():
-        return await sender.run()
+    reporting = loop.create_task(report_progress())
+    gc.collect()
+    # A collection that scans a plan of millions of requests would delay launches.
+    gc.freeze()
+    try:
+        # A handler runs between any two steps of Python; the loop takes it up between two callbacks.
+        with on_stop_signal(lambda: loop.call_soon_threadsafe(stop)):
+            return await sender.run()
+    finally:
+        gc.unfreeze()
+        reporting.cancel()
 
 
 @contextlib.contextmanager
@@ -101,31 +109,3 @@ def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _run_periodically(period_s: float, callback: Callable[[], None]) -> Iterator[None]:
-    """Call ``callback`` every ``period_s`` seconds on the running loop."""
-    loop = asyncio.get_running_loop()
-
-    def tick() -> None:
-        callback()
-        timers[0] = loop.call_later(period_s, tick)
-
-    timers = [loop.call_later(period_s, tick)]
-    try:
-        yield
-    finally:
-        timers[0].cancel()
-
-
-@contextlib.contextmanager
-def _disable_gc() -> Iterator[None]:
-    """Exclude the objects that exist before the start, such as the plan, from garbage collection."""
-    gc.collect()
-    # A collection that scans a plan of millions of requests would delay launches.
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.request_source import FIELD_VALUE, TOKEN, VISIBLE, PlannedRequest, RequestSource
+from autoglm_throttle.traffic.request_source import VISIBLE, PlannedRequest, RequestSource, check_fields
 from autoglm_throttle.types import Priority
 
 _BASE = re.compile(r"(/[\x21-\x7e]*)?")
@@ -22,7 +22,6 @@ _FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection
 _LENGTHS = frozenset(("content-length", "transfer-encoding"))
 
 CACHE_BYTES = 64 << 20  # Total size of cached requests; further ones are encoded on each send
-RequestKey = tuple[int, int, int]  # Kind, priority and client: they determine the bytes of a request
 
 UNSUPPORTED_HINT = (
     "the generator supports only HTTP/1.1 over TCP or TLS; for anything else use k6 (https://k6.io)"
@@ -33,12 +32,9 @@ UNSUPPORTED_HINT = (
 class TlsOptions:
     """Requirements on the certificate of a target."""
 
-    verify: bool = True
-    """Whether the certificate must be valid."""
-    ca_file: str | None = None
-    """PEM file of the certificate authorities to trust instead of the system's."""
-    server_name: str | None = None
-    """The name that the certificate must carry; None: the host."""
+    verify: bool = True  # Whether the certificate must be valid
+    ca_file: str | None = None  # PEM of the authorities to trust instead of the system's
+    server_name: str | None = None  # The name that the certificate must carry; None: the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +47,14 @@ class TargetUrl:
 
     host: str = "127.0.0.1"
     port: int
-    scheme: str = "http"
-    """``http`` or ``https``."""
-    base: str = ""
-    """Path prefix of each request; without a slash at its end."""
+    scheme: str = "http"  # `http` or `https`
+    base: str = ""  # Path prefix of each request; without a slash at its end
     priority_header: str = PRIORITY_HEADER
-    identity_header: str | None = None
-    """Field with the identity text of the client; None: not sent."""
-    cost_header: str | None = None
-    """Field with the cost of the request; None: not sent."""
+    identity_header: str | None = None  # Field with the identity text of the client; None: not sent
+    cost_header: str | None = None  # Field with the cost of the request; None: not sent
+    # Further fields, such as authorization; they replace generated and recorded fields of the same name.
     headers: tuple[tuple[str, str], ...] = ()
-    """Further fields, such as authorization; they replace generated and recorded fields of the same name."""
-    tls: TlsOptions = TlsOptions()
-    """Only for https."""
+    tls: TlsOptions = TlsOptions()  # Only for https
 
     def __post_init__(self) -> None:
         if self.scheme not in _PORTS:
@@ -74,18 +65,11 @@ class TargetUrl:
             raise TrafficError(f"port must be 1..65535, not {self.port}")
         if not _BASE.fullmatch(self.base):
             raise TrafficError(f"{self.base!r} must be printable ASCII that begins with a slash")
-        self._check_fields()
-
-    def _check_fields(self) -> None:
         own_names = (self.priority_header, self.identity_header, self.cost_header)
-        for name in (*(name for name, _ in self.headers), *(name for name in own_names if name is not None)):
-            if not TOKEN.fullmatch(name):
-                raise TrafficError(f"{name!r} is not an HTTP token")
-        for name, text in self.headers:
+        check_fields((name for name in own_names if name is not None), self.headers)
+        for name, _ in self.headers:
             if name.lower() in _LENGTHS:
                 raise TrafficError(f"{name} is set by the generator from the length of each body")
-            if not FIELD_VALUE.fullmatch(text):
-                raise TrafficError(f"the value of {name} must be printable ASCII")
 
     @classmethod
     def parse(cls, url: str, **overrides: Any) -> TargetUrl:  # noqa: ANN401 - checked by the type itself
@@ -103,8 +87,19 @@ class TargetUrl:
             port = parts.port
         except ValueError as problem:
             raise TrafficError(f"{url!r} is no URL: {problem}") from None
-        _check_url(url, parts)
-        fields = {
+        if parts.scheme not in _PORTS:
+            raise TrafficError(f"{url!r} must begin with http:// or https://: {UNSUPPORTED_HINT}")
+        if "@" in parts.netloc:
+            raise TrafficError(
+                "a URL must not hold a user or a password: state them as an authorization header"
+            )
+        if parts.query or parts.fragment:
+            raise TrafficError(
+                f"{url!r} must end with its path: a query belongs to each request's own target"
+            )
+        if not parts.hostname:
+            raise TrafficError(f"{url!r} names no host")
+        fields: dict[str, Any] = {
             "scheme": parts.scheme,
             "host": parts.hostname,
             "port": _PORTS[parts.scheme] if port is None else port,
@@ -140,7 +135,7 @@ class TargetUrl:
         if self.identity_header is not None:
             generated[self.identity_header.lower()] = client
         if self.cost_header is not None:
-            generated[self.cost_header.lower()] = _format_number(request.cost)
+            generated[self.cost_header.lower()] = f"{request.cost!r}".removesuffix(".0")
         for name, _ in stated:
             generated.pop(name, None)
         first = [("host", generated.pop("host"))] if "host" in generated else []
@@ -154,44 +149,22 @@ class TargetUrl:
         return "\r\n".join((line, *fields, "", "")).encode("ascii")
 
 
-def _format_number(cost: float) -> str:
-    """Format a cost as short as possible without losing a digit."""
-    return str(int(cost)) if float(cost).is_integer() else repr(cost)
-
-
-def _check_url(url: str, parts: SplitResult) -> None:
-    if parts.scheme not in _PORTS:
-        raise TrafficError(f"{url!r} must begin with http:// or https://: {UNSUPPORTED_HINT}")
-    if "@" in parts.netloc:
-        raise TrafficError("a URL must not hold a user or a password: state them as an authorization header")
-    if parts.query or parts.fragment:
-        raise TrafficError(f"{url!r} must end with its path: a query belongs to each request's own target")
-    if not parts.hostname:
-        raise TrafficError(f"{url!r} names no host")
-
-
-def builder(
-    requests: Sequence[PlannedRequest], client: Callable[[int], str], target: TargetUrl
-) -> Callable[[RequestKey], bytes]:
-    """Return a function that encodes a request of ``requests``, by kind; most are encoded only once."""
-    ready: dict[RequestKey, bytes] = {}
+def encoder(load: RequestSource, target: TargetUrl) -> Callable[[int], bytes]:
+    """Return a function that encodes each request of a load, by its index; most bytes are built only once."""
+    kinds, priorities, clients = load.plan.kinds, load.plan.priorities, load.plan.clients
+    ready: dict[tuple[int, int, int], bytes] = {}
     budget = CACHE_BYTES
 
-    def make(key: RequestKey) -> bytes:
+    def encode(index: int) -> bytes:
         nonlocal budget
-        kind, priority, number = key
-        request = requests[kind]
-        data = target.head(request, Priority(priority), client(number)) + request.body
-        if budget > 0:
-            budget -= len(data)
-            ready[key] = data
+        key = kinds[index], priorities[index], clients[index]
+        data = ready.get(key)
+        if data is None:
+            request = load.requests[key[0]]
+            data = target.head(request, Priority(key[1]), load.client(key[2])) + request.body
+            if budget > 0:
+                budget -= len(data)
+                ready[key] = data
         return data
 
-    return lambda key: ready.get(key) or make(key)
-
-
-def encoder(load: RequestSource, target: TargetUrl) -> Callable[[int], bytes]:
-    """Return a function that encodes each planned request, by its index."""
-    kinds, priorities, clients = load.plan.kinds, load.plan.priorities, load.plan.clients
-    build = builder(load.requests, load.client, target)
-    return lambda index: build((kinds[index], priorities[index], clients[index]))
+    return encode

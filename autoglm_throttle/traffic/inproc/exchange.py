@@ -116,9 +116,7 @@ class AsgiResponse:
 
     def classify(self) -> RequestResult:
         """Result of a complete response."""
-        return classify_response(
-            self.status, retry_after=self.retry_after is not None, degraded=self.degraded
-        )
+        return classify_response(self.status, self.retry_after, degraded=self.degraded)
 
 
 class AsgiExchange:

@@ -135,3 +135,8 @@ class PriorityMix:
             raise TrafficError(f"skew must be a finite number of at least 0, not {self.skew!r}")
         if not all(share > 0.0 for share in self.kinds) or not 0.0 < sum(self.kinds) < math.inf:
             raise TrafficError(f"the shares of kinds must be finite numbers above 0, not {self.kinds!r}")
+
+    @property
+    def client_weights(self) -> list[float]:
+        """Weights of the clients, by their number."""
+        return [(rank + 1.0) ** -self.skew for rank in range(self.clients)]

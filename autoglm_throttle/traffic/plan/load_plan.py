@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise, repeat
@@ -106,28 +106,27 @@ def _assign_requests(
     mix: PriorityMix,
     seed: int,
 ) -> LoadPlan:
-    count = len(offsets)
-    priorities = list(mix.mix)
-    ranks = _draw(Random(f"{seed}:priorities"), list(mix.mix.values()), count)
-    weights = [(rank + 1.0) ** -mix.skew for rank in range(mix.clients)]
+    count, priorities = len(offsets), list(mix.mix)
+    ranks = islice(draws(f"{seed}:priorities", list(mix.mix.values())), count)
     return LoadPlan(
         offsets=offsets,
         priorities=bytes(priorities[rank] for rank in ranks),
         segments=segments,
-        clients=array("I", _draw(Random(f"{seed}:clients"), weights, count)),
-        kinds=array("I", _draw(Random(f"{seed}:kinds"), mix.kinds, count)),
+        clients=array("I", islice(draws(f"{seed}:clients", mix.client_weights), count)),
+        kinds=array("I", islice(draws(f"{seed}:kinds", mix.kinds), count)),
         names=names,
         ends_s=ends_s,
     )
 
 
-def _draw(stream: Random, weights: Sequence[float], count: int) -> Iterator[int]:
+def draws(seed: str, weights: Sequence[float]) -> Iterator[int]:
+    """Draw ranks without end, each in proportion to its weight."""
     if len(weights) == 1:
-        return repeat(0, count)
-    edges, one = list(accumulate(weights)), stream.random
+        return repeat(0)
+    edges, one = list(accumulate(weights)), Random(seed).random
     # random() * total may round up to total, so the rank is bounded by the last one with weight.
-    total, last = edges[-1], max(rank for rank, weight in enumerate(weights) if weight > 0.0)
-    return (min(bisect_right(edges, one() * total), last) for _ in range(count))
+    total, last = edges[-1], bisect_left(edges, edges[-1])
+    return (min(bisect_right(edges, one() * total), last) for _ in repeat(None))
 
 
 def format_plan(plan: LoadPlan) -> list[str]:
