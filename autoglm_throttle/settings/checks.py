@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table
 from autoglm_throttle.settings.groups.base import field_types
-from autoglm_throttle.settings.groups.breaker import BreakerSettings, cross_field_problems
+from autoglm_throttle.settings.groups.breaker import (
+    RELATIONS,
+    BreakerSettings,
+    cross_field_problems,
+    order_messages,
+)
 from autoglm_throttle.settings.groups.gpu import stale_at_least_s
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.types import BorrowMode, Signal
@@ -23,44 +27,26 @@ Values = Mapping[str, Any]
 
 _MARGIN: Final = "degrade_margin"
 
-# Sign -> comparison, its words, what to do with the other setting, and the sign seen from that one.
-_RELATIONS: Final = {
-    "<=": (operator.le, "at most", "raise", ">="),
-    "<": (operator.lt, "below", "raise", ">"),
-    ">=": (operator.ge, "at least", "lower", "<="),
-    ">": (operator.gt, "above", "lower", "<"),
-}
-
-
-class Order(NamedTuple):
-    """Two settings that must stand in a relation. A setting that is None or 0 ("no maximum") is left out.
-
-    The problem stands under the first one if it was set, else under the second, unless ``one_sided``: that
-    one alone may make the default of the first pointless.
-    """
-
-    first: str
-    sign: str
-    second: str
-    reason: str = ""  # hint under the first setting, in place of the proposal to change the second
-    one_sided: bool = False
-
-
-ORDERS: Final = (
-    Order("inflight_floor", "<=", "inflight_start"),
-    Order("inflight_start", "<=", "inflight_max", "it can never be reached", one_sided=True),
-    Order("inflight_floor", "<=", "inflight_max", "it can never be reached", one_sided=True),
-    Order("reserve_mid", "<=", "reserve_low"),
-    Order("verdict_power_stalled", "<=", "verdict_power_underfed"),
-    Order("verdict_sm_stalled", "<=", "verdict_sm_underfed"),
-    Order("gpu_memory_ratio", "<=", "gpu_memory_target", one_sided=True),
-    Order("gpu_memory_ratio_low", "<=", "gpu_memory_ratio", one_sided=True),
-    Order("gpu_stale_after_s", ">", "sample_interval_s", "else every sample is stale before the next", True),
-    Order("degrade_load_stale_s", ">", "sample_interval_s", "else a sample expires before the next", True),
-    Order("degrade_shed_at", "<", "degrade_stale_at"),
-    Order("degrade_stale_at", "<", "degrade_static_at"),
-    Order(_MARGIN, "<", "degrade_shed_at", "else no load is low enough to shed nothing"),
-    Order("redis_read_s", ">", "redis_deadline_s", "else slow replies close their connections"),
+# First setting, sign and second setting; the hint under the first one, in place of the proposal to
+# change the second; whether it is one-sided. A setting that is None or 0 ("no maximum") is left out. The problem
+# stands under the first one if it was set, else under the second, unless the relation is one-sided: the second
+# alone may make the default of the first pointless.
+_Order = tuple[str, str, str, str, bool]
+_ORDERS: Final[tuple[_Order, ...]] = (
+    ("inflight_floor", "<=", "inflight_start", "", False),
+    ("inflight_start", "<=", "inflight_max", "it can never be reached", True),
+    ("inflight_floor", "<=", "inflight_max", "it can never be reached", True),
+    ("reserve_mid", "<=", "reserve_low", "", False),
+    ("verdict_power_stalled", "<=", "verdict_power_underfed", "", False),
+    ("verdict_sm_stalled", "<=", "verdict_sm_underfed", "", False),
+    ("gpu_memory_ratio", "<=", "gpu_memory_target", "", True),
+    ("gpu_memory_ratio_low", "<=", "gpu_memory_ratio", "", True),
+    ("gpu_stale_after_s", ">", "sample_interval_s", "else every sample is stale before the next", True),
+    ("degrade_load_stale_s", ">", "sample_interval_s", "else a sample expires before the next", True),
+    ("degrade_shed_at", "<", "degrade_stale_at", "", False),
+    ("degrade_stale_at", "<", "degrade_static_at", "", False),
+    (_MARGIN, "<", "degrade_shed_at", "else no load is low enough to shed nothing", False),
+    ("redis_read_s", ">", "redis_deadline_s", "else slow replies close their connections", False),
 )
 
 
@@ -75,7 +61,7 @@ def failed_checks(
     table = settings_table()
     values = {name: getattr(groups[GROUP_OF[name]], known.field) for name, known in table.items()}
     values["plans"] = tables.plans
-    problems = [problem for order in ORDERS for problem in _order_problems(order, values, given, wrong)]
+    problems = [problem for order in _ORDERS for problem in _order_problems(order, values, given, wrong)]
     problems += [
         Problem(name, message, hint)
         for name, needs, message, hint in _contradictions(values)
@@ -88,24 +74,22 @@ def failed_checks(
     return problems + _guard_problems(tables, values, wrong)
 
 
-def _order_problems(order: Order, values: Values, given: Collection[str], wrong: set[str]) -> list[Problem]:
+def _order_problems(order: _Order, values: Values, given: Collection[str], wrong: set[str]) -> list[Problem]:
     first, sign, second, reason, one_sided = order
-    reported = first if first in given else second
-    if reported not in given or (reported == second and one_sided) or wrong & {first, second}:
+    reported, other = (first, second) if first in given else (second, first)
+    if reported not in given or wrong & {first, second}:
         return []
-    is_unset = values[first] is None or (not values[first] and first not in given)
-    if is_unset or (one_sided and not values[second]):
+    if one_sided and (reported == second or not values[second]):
         return []
-    if _RELATIONS[sign][0](values[first], values[second]):
+    if values[first] is None or (not values[first] and first not in given):
         return []
-    if reported == second:
-        sign, reason = _RELATIONS[sign][3], ""
-    other = second if reported == first else first
-    _, words, remedy, _ = _RELATIONS[sign]
+    if RELATIONS[sign][0](values[first], values[second]):
+        return []
+    message, hint = order_messages(first, sign, second, reason)[reported]
     named = settings_table()[other]
     unit = " s" if named.field_type.unit == "s" else ""
-    message = f"must be {words} {named.short_name}, {plain(values[other])}{unit}"
-    return [Problem(reported, message, reason or f"or {remedy} {named.short_name}")]
+    text = f"{named.short_name}, {plain(values[other])}{unit}"
+    return [Problem(reported, message.format(**{other: text}), hint.format(**{other: named.short_name}))]
 
 
 def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
@@ -164,8 +148,7 @@ def breaker_of(
     policy = guards.get(name)
     if own is None and policy is None:
         return breaker
-    of_code = {} if own is None else _breaker_values(own.explicit())
-    of_guard = {} if policy is None else _breaker_values(policy.explicit())
+    of_code, of_guard = _explicit_values(own), _explicit_values(policy)
     table = f"guards.{quoted_key(name)}"
 
     def display_name(key: str) -> str:
@@ -182,7 +165,8 @@ def breaker_of(
     )
 
 
-def _breaker_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def _explicit_values(settings: BreakerSettings | None) -> dict[str, Any]:
+    values = {} if settings is None else settings.explicit()
     return {key: value for key, value in values.items() if key in BreakerSettings.model_fields}
 
 

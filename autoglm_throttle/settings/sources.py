@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from autoglm_throttle.settings.field_types import TRUE_WORDS
+from autoglm_throttle.settings.field_types import TRUE_WORDS, text_of
 from autoglm_throttle.settings.groups import GROUP_OF, settings_table
 from autoglm_throttle.settings.groups.base import PREFIX, Group
 from autoglm_throttle.settings.problems import Problem, nearest, quoted_key, repr_for_user, unknown_key
@@ -45,24 +45,31 @@ class SettingSource(StrEnum):
     CODE = "code"
 
 
+Place = Callable[[str], str]
+"""Maps a name, or a place inside its value, to its place in the source; settings with it can be pickled."""
+
+
 @dataclass(eq=False, repr=False)
 class LoadedValues:
     """Raw values before validation, and the problems found while loading them."""
 
     values: dict[str, object] = field(default_factory=dict)
     sources: dict[str, SettingSource] = field(default_factory=dict)
-    # Name -> function that maps the name, or a place inside its value, to its place in the source.
-    places: dict[str, Callable[[str], str]] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     unknown: list[Problem] = field(default_factory=list)  # problems, or with UNKNOWN_ENV=warn warnings
     ignored: list[Problem] = field(default_factory=list)  # names and values that have no effect
 
-    def put(self, name: str, value: object, source: SettingSource, place: Callable[[str], str]) -> None:
+    def put(self, name: str, value: object, source: SettingSource, place: Place) -> None:
         """Store a value unless a stronger source has set it; sources come strongest first."""
         if name not in self.values:
             self.values[name] = value
             self.sources[name] = source
             self.places[name] = place
+
+    def reject(self, place: str, message: str, hint: str = "") -> None:
+        """Report a problem."""
+        self.problems.append(Problem(place, message, hint))
 
     def place(self, where: str) -> str:
         """Return the place of a problem in its source: ``where`` is a name, perhaps with a place inside."""
@@ -71,7 +78,7 @@ class LoadedValues:
 
 
 def always(place: str, _where: str) -> str:
-    """Return one place for any place inside a value; settings with it can be pickled."""
+    """Return one place for any place inside a value."""
     return place
 
 
@@ -111,8 +118,7 @@ def load(
         _load_env_file(loaded, Path(env_file))
     _load_config_file(loaded)
     _load_processes(loaded, environ.get(PROCESSES, ""))
-    mode = loaded.values.get("unknown_env")
-    is_warning = isinstance(mode, str) and mode.strip().lower() == "warn"
+    is_warning = text_of(loaded.values.get("unknown_env")).lower() == "warn"
     (loaded.ignored if is_warning else loaded.problems).extend(loaded.unknown)
     return loaded
 
@@ -121,13 +127,12 @@ def _load_env_file(loaded: LoadedValues, path: Path) -> None:
     from dotenv import dotenv_values
 
     try:
-        text = read_regular_file(path).decode("utf-8")
+        pairs = dotenv_values(stream=StringIO(read_regular_file(path).decode("utf-8"))).items()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no regular file, or not UTF-8"
-        loaded.problems.append(Problem("env_file", f"cannot be read: {reason}", repr_for_user(str(path))))
-        return
-    pairs = dotenv_values(stream=StringIO(text)).items()
-    _load_variables(loaded, pairs, SettingSource.ENV_FILE, f" in {path.name}")
+        loaded.reject("env_file", f"cannot be read: {reason}", repr_for_user(str(path)))
+    else:
+        _load_variables(loaded, pairs, SettingSource.ENV_FILE, f" in {path.name}")
 
 
 def _load_variables(
@@ -138,13 +143,11 @@ def _load_variables(
         name = _setting_name(variable)
         if name is None or not value or not value.strip():
             continue
-        problem = _name_problem(variable, name, where)
-        if problem is not None:
+        if problem := _name_problem(variable, name, where):
             loaded.unknown.append(problem)
         # Names are matched without case, so two variables may name one setting.
         elif values_by_name.setdefault(name, value) != value:
-            message = "is set twice, in different case, to different values"
-            loaded.problems.append(Problem(_variable(name) + where, message))
+            loaded.reject(_variable(name) + where, "is set twice, in different case, to different values")
         else:
             loaded.put(name, value, source, partial(_variable, where=where))
 
@@ -158,48 +161,40 @@ def _load_config_file(loaded: LoadedValues) -> None:
     except ValueError:
         return  # reported with the other values
     try:
-        file = read_config_file(path)
+        values, place = read_config_file(path)
     except ValueError as error:
-        message = f"{repr_for_user(str(path))} cannot be used: {error}"
-        loaded.problems.append(Problem(loaded.place("config_file"), message))
+        loaded.reject(loaded.place("config_file"), f"{repr_for_user(str(path))} cannot be used: {error}")
         return
-    _load_file_values(loaded, file)
-
-
-def _load_file_values(loaded: LoadedValues, file: ConfigFile) -> None:
     names = tuple(name for name in NAMES if name != "config_file")
-    for key, value in file.values.items():
-        if key == POLICY:
-            continue
+    policy = values.pop(POLICY, None)
+    for key, value in values.items():
         if key in names:
-            loaded.put(key, value, SettingSource.CONFIG_FILE, file.place)
+            loaded.put(key, value, SettingSource.CONFIG_FILE, place)
         elif key == "config_file":
-            loaded.problems.append(Problem(file.place(key), "a configuration file cannot name another one"))
+            loaded.reject(place(key), "a configuration file cannot name another one")
         elif key in REMOVED:
-            loaded.unknown.append(Problem(file.place(key), REMOVED[key]))
+            loaded.unknown.append(Problem(place(key), REMOVED[key]))
         else:
-            loaded.unknown.append(_unknown(file.place(quoted_key(key)), key.lower(), names, str))
-    _load_resource_policy(loaded, file.values.get(POLICY), SettingSource.CONFIG_FILE, file.place)
+            loaded.unknown.append(_unknown(place(quoted_key(key)), key.lower(), names, str))
+    _load_resource_policy(loaded, policy, SettingSource.CONFIG_FILE, place)
 
 
-def _load_resource_policy(
-    loaded: LoadedValues, table: object, source: SettingSource, place: Callable[[str], str]
-) -> None:
+def _load_resource_policy(loaded: LoadedValues, table: object, source: SettingSource, place: Place) -> None:
     """Load the settings of a table ``resource_policy``, which turns ``QUOTAS`` on."""
     if table is None:
         return
     columns = as_table(table.explicit() if isinstance(table, Group) else table)
     if columns is None:
-        loaded.problems.append(Problem(place(POLICY), "must be a table", "for example [resource_policy]"))
+        loaded.reject(place(POLICY), "must be a table", "for example [resource_policy]")
         return
     for key, value in columns.items():
         if key not in SETTINGS_OF:
             problem = unknown_key(key, tuple(SETTINGS_OF)).below(f"{POLICY}.")
-            loaded.problems.append(Problem(place(problem.variable), problem.message, problem.hint))
+            loaded.reject(place(problem.variable), problem.message, problem.hint)
             continue
         name, where = SETTINGS_OF[key], place(f"{POLICY}.{key}")
         if loaded.sources.get(name) is source:
-            loaded.problems.append(Problem(where, f"is set beside {name}", "leave one of them out"))
+            loaded.reject(where, f"is set beside {name}", "leave one of them out")
         loaded.put(name, value, source, partial(always, where))
     loaded.put("quotas", True, source, partial(always, place(POLICY)))
 
@@ -208,16 +203,15 @@ def _load_processes(loaded: LoadedValues, text: str) -> None:
     """Load the number of processes that the server was told, unless WORKERS is set."""
     # A fleet counts its processes on all hosts, this one's servers among them.
     fleet = loaded.values.get("fleet")
-    in_fleet = fleet is True or (isinstance(fleet, str) and fleet.strip().lower() in TRUE_WORDS)
+    in_fleet = fleet is True or text_of(fleet).lower() in TRUE_WORDS
     if not text.strip() or "workers" in loaded.values or in_fleet:
         return
-    allowed = settings_table()["workers"].field_type
-    if text.strip().isascii() and text.strip().isdigit() and 1 <= int(text.strip()[:20]) <= 10_000:
+    if re.fullmatch("0*([1-9][0-9]{0,3}|10000)", text.strip()):
         loaded.put("workers", text, SettingSource.ENV, partial(always, PROCESSES))
     else:
         # Not our variable: a value for another program stops nothing.
-        message = f"is no default of WORKERS: it {allowed.describe_error(text, '')[0]}"
-        loaded.ignored.append(Problem(PROCESSES, message))
+        message, _ = settings_table()["workers"].field_type.describe_error(text, "")
+        loaded.ignored.append(Problem(PROCESSES, f"is no default of WORKERS: it {message}"))
 
 
 def _setting_name(variable: str) -> str | None:
@@ -274,24 +268,16 @@ def _suggestion(name: str) -> str:
     return f"{name} in CONFIG_FILE" if settings_table()[name].file_only else _variable(name)
 
 
-@dataclass(frozen=True)
-class ConfigFile:
-    """A parsed file with the lines of its keys."""
-
-    path: Path
-    values: dict[str, Any]
-    lines: dict[str, int]  # place, such as `rate_high_rps`, `routes[1]` or `plans.gold` -> line, from 1
-
-    def place(self, key: str) -> str:
-        """Format file, line (if it is known) and key: ``throttle.toml:12: routes[1].pattern``."""
-        # The key and the tables around it, the longest first.
-        ends = [match.end() for match in re.finditer(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+', key)][::-1]
-        line = next((self.lines[key[:end]] for end in ends if key[:end] in self.lines), None)
-        return f"{self.path.name}:{line}: {key}" if line else f"{self.path.name}: {key}"
+def place_in_file(name: str, lines: Mapping[str, int], key: str) -> str:
+    """Format file, line (if it is known) and key: ``throttle.toml:12: routes[1].pattern``."""
+    # The key and the tables around it, the longest first.
+    ends = [match.end() for match in re.finditer(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+', key)][::-1]
+    line = next((f":{lines[key[:end]]}" for end in ends if key[:end] in lines), "")
+    return f"{name}{line}: {key}"
 
 
-def read_config_file(path: Path) -> ConfigFile:
-    """Read and parse the TOML file.
+def read_config_file(path: Path) -> tuple[dict[str, Any], Place]:
+    """Read and parse the TOML file; return its values, and the function from their names to their places.
 
     Raises:
         ValueError: it is no regular file, cannot be read, is too long or too deeply nested, or is not TOML;
@@ -307,8 +293,8 @@ def read_config_file(path: Path) -> ConfigFile:
         raise ValueError(f"longer than {BYTES_AT_MOST} bytes")
     try:
         text = data.decode("utf-8")
-        lines = _lines(text)
-        return ConfigFile(path, tomllib.loads(text), lines)
+        place = partial(place_in_file, path.name, _lines(text))
+        return tomllib.loads(text), place
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except tomllib.TOMLDecodeError as error:
@@ -332,7 +318,7 @@ def read_regular_file(path: Path) -> bytes:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Find the lines where tables and keys begin: tomllib reports none."""
+    """Find the lines, from 1, where keys and tables such as ``routes[1]`` begin: tomllib reports none."""
     lines: dict[str, int] = {}
     counts: dict[str, int] = {}
     table = ""
@@ -351,12 +337,12 @@ def _lines(text: str) -> dict[str, int]:
 
 
 def _record_line(lines: dict[str, int], place: str, path: str, number: int) -> str:
-    """Record the line of each table on the path to a key, unless it began before; return the key's place."""
+    """Record the line of each table on the path to a key; return the key's place."""
     parts = re.findall(_PART, path)
     if len(parts) > DEPTH_AT_MOST:
         raise ValueError("nested too deeply")
     for part in parts:
-        place = f"{place}.{_quoted_part(part)}" if place else _quoted_part(part)
+        place = f"{place}.{_quoted_part(part)}".removeprefix(".")
         lines.setdefault(place, number)
     return place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource
 from autoglm_throttle.settings.problems import quoted_key
-from autoglm_throttle.settings.sources import BYTES_AT_MOST, ConfigFile
+from autoglm_throttle.settings.sources import BYTES_AT_MOST, place_in_file
 from autoglm_throttle.settings.sources import _lines as lines_of
 from autoglm_throttle.types import Priority
 from docs.generate.settings import EXAMPLE
@@ -235,11 +236,12 @@ def text_of(tables: list[tuple[str, str]]) -> str:
 
 @given(st.lists(st.tuples(st.sampled_from(["plans", "guards"]), NAMES), max_size=5), WHERE)
 def test_place_is_the_longest_known_part_of_a_key(tables: list[tuple[str, str]], where: str) -> None:
-    file = ConfigFile(Path("t.toml"), {}, lines_of(text_of(tables)))
+    lines = lines_of(text_of(tables))
+    place = partial(place_in_file, "t.toml", lines)
     around = [where[:end] for end in range(len(where) + 1) if where[end : end + 1] in {"", ".", "["}]
-    known = [part for part in around if part in file.lines]
-    line = f":{file.lines[max(known, key=len)]}" if known else ""
-    assert file.place(where) == f"t.toml{line}: {where}"
+    known = [part for part in around if part in lines]
+    line = f":{lines[max(known, key=len)]}" if known else ""
+    assert place(where) == f"t.toml{line}: {where}"
 
 
 class CountedLines(dict[str, int]):
@@ -259,8 +261,8 @@ class CountedLines(dict[str, int]):
 
 def test_place_in_a_long_file_needs_a_few_lookups() -> None:
     lines = CountedLines(lines_of('[[routes]]\npattern = "/a"\n' * 2000))
-    file = ConfigFile(Path("t.toml"), {}, lines)
-    assert file.place("routes[1999].cost") == "t.toml:3999: routes[1999].cost"
-    assert file.place("routes[1999].pattern") == "t.toml:4000: routes[1999].pattern"
-    assert file.place("plans.gold") == "t.toml: plans.gold"
+    place = partial(place_in_file, "t.toml", lines)
+    assert place("routes[1999].cost") == "t.toml:3999: routes[1999].cost"
+    assert place("routes[1999].pattern") == "t.toml:4000: routes[1999].pattern"
+    assert place("plans.gold") == "t.toml: plans.gold"
     assert lines.lookups <= 6

@@ -1,7 +1,8 @@
 """Settings of circuit breakers and of degradation: the defaults of guards, and those of one guard."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Self, Unpack
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, Unpack
 
 from pydantic import ValidationInfo, model_validator
 
@@ -70,69 +71,66 @@ RAMP: Final = FieldType(
 _RATES: Final = frozenset({t.TripRule.FAILURE_RATE, t.TripRule.SLOW_RATE})
 
 
-class BreakerCheck(NamedTuple):
-    """Values that contradict each other; the problem stands under the first written key of ``messages``."""
-
-    needs: tuple[str, ...]
-    is_violated: Callable[..., bool]  # gets the values of `needs` in their order
-    messages: Mapping[str, tuple[str, str]]
-    """Key -> message and hint; ``{key}`` becomes name and value of another key, ``{key.name}`` its name."""
-
-
-class _NamedValue(NamedTuple):
-    name: str
-    value: Any
-
-    def __str__(self) -> str:
-        return f"{self.name}, {f.plain(self.value)}"
+# Sign -> comparison, its words, what to do with the other value, and the sign seen from that one.
+RELATIONS: Final = {
+    "<=": (operator.le, "at most", "raise", ">="),
+    "<": (operator.lt, "below", "raise", ">"),
+    ">=": (operator.ge, "at least", "lower", "<="),
+    ">": (operator.gt, "above", "lower", "<"),
+}
+Messages = Mapping[str, tuple[str, str]]
+"""Key -> message and hint of a problem there; ``{key}`` becomes a key's name, in messages with its value."""
 
 
-CHECKS: Final = (
-    BreakerCheck(
-        ("open_max_s", "open_s"),
+def order_messages(first: str, sign: str, second: str, reason: str = "") -> Messages:
+    """Return the messages for two values that must stand in a relation; ``reason``: the hint of the first."""
+    _, words, remedy, mirrored = RELATIONS[sign]
+    _, others, other_remedy, _ = RELATIONS[mirrored]
+    return {
+        first: (f"must be {words} {{{second}}}", reason or f"or {remedy} {{{second}}}"),
+        second: (f"must be {others} {{{first}}}", f"or {other_remedy} {{{first}}}"),
+    }
+
+
+# Keys, whether their values contradict each other, and the messages: that of the first written key counts.
+_CHECKS: Final[Sequence[tuple[str, Callable[..., bool], Messages]]] = (
+    (
+        "open_max_s open_s",
         lambda most, usual: most is not None and most < usual,
-        {
-            "open_max_s": ("must be at least {open_s}", "or lower {open_s.name}"),
-            "open_s": ("must be at most {open_max_s}", "or raise {open_max_s.name}"),
-        },
+        order_messages("open_max_s", ">=", "open_s"),
     ),
-    BreakerCheck(
-        ("trial_lease_s", "timeout_s"),
+    (
+        "trial_lease_s timeout_s",
         lambda lease, limit: None not in {limit, lease} and limit > lease,
-        {
-            "trial_lease_s": (
-                "must be at least {timeout_s}",
-                "else a probe call within its time limit loses its slot",
-            ),
-            "timeout_s": ("must be at most {trial_lease_s}", "or raise {trial_lease_s.name}"),
-        },
+        order_messages(
+            "trial_lease_s", ">=", "timeout_s", "else a probe call within its time limit loses its slot"
+        ),
     ),
-    BreakerCheck(
-        ("trip", "window", "window_s", "min_calls"),
+    (
+        "trip window window_s min_calls",
         lambda trip, window, window_s, least: bool(_RATES & trip) and window_s is None and least > window,
         {
-            "min_calls": ("must be at most {window}", "else no rate is ever evaluated"),
-            "window": ("must be at least {min_calls}", "or lower {min_calls.name}"),
+            **order_messages("min_calls", "<=", "window", "else no rate is ever evaluated"),
             "trip": (
                 "has a rate that is never evaluated: {window} is less than {min_calls}",
-                "lower {min_calls.name}, or raise {window.name}",
+                "lower {min_calls}, or raise {window}",
             ),
         },
     ),
-    BreakerCheck(
-        ("trip", "slow_call_s", "first_item_s"),
+    (
+        "trip slow_call_s first_item_s",
         lambda trip, call, item: t.TripRule.SLOW_RATE in trip and call is None and item is None,
-        {"trip": ("needs {slow_call_s.name} with slow_rate", "for streams {first_item_s.name}")},
+        {"trip": ("needs {slow_call_s} with slow_rate", "for streams {first_item_s}")},
     ),
-    BreakerCheck(
-        ("shed_above", "criticality"),
+    (
+        "shed_above criticality",
         lambda above, criticality: above is not None and criticality is not t.Criticality.NON_CORE,
         {"shed_above": ("needs the criticality non_core beside it", "core features are never shed")},
     ),
-    BreakerCheck(
-        ("shed_above", "margin"),
+    (
+        "shed_above margin",
         lambda above, margin: above is not None and above <= margin,
-        {"shed_above": ("must be above {margin}", "or lower {margin.name}")},
+        {"shed_above": ("must be above {margin}", "or lower {margin}")},
     ),
 )
 
@@ -145,14 +143,18 @@ def cross_field_problems(
     A check runs only if ``values`` has all keys that it needs; ``name_of`` names another key in messages.
     """
     problems = []
-    for needs, is_violated, messages in CHECKS:
+    for needs, is_violated, messages in _CHECKS:
+        used = {key: values[key] for key in needs.split() if key in values}
         reported_key = next((key for key in messages if key in given), None)
-        if reported_key is None or not values.keys() >= set(needs):
+        if reported_key is None or len(used) < len(needs.split()) or not is_violated(*used.values()):
             continue
-        if is_violated(*(values[key] for key in needs)):
-            named = {key: _NamedValue(name_of(key), values[key]) for key in needs}
-            message, hint = (text.format(**named) for text in messages[reported_key])
-            problems.append(Problem(reported_key, message, hint))
+        message, hint = messages[reported_key]
+        names = {key: name_of(key) for key in used}
+        numbers = {
+            key: f", {f.plain(value)}" for key, value in used.items() if isinstance(value, int | float)
+        }
+        texts = {key: name + numbers.get(key, "") for key, name in names.items()}
+        problems.append(Problem(reported_key, message.format(**texts), hint.format(**names)))
     return problems
 
 
