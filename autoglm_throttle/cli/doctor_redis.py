@@ -122,7 +122,7 @@ def _diagnose(settings: Settings, url: str) -> DoctorResults:
         )
         parts = parse_redis_url(secret)
         with closing(RedisClients(settings.store).sync(REPLY_TIMEOUT_S)) as client:
-            nodes = _nodes(client, wire, parts.cluster)
+            nodes = _nodes(client, wire, parts.topology is Topology.CLUSTER)
             results.append(_connected(parts, url, len(nodes)))
             for node in nodes:
                 results += [*_latency(node, settings), *check_server(node), *_access(node, settings, wire)]

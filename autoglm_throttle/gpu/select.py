@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.gpu.nvml.provider import EXTRA, NvmlProvider
-from autoglm_throttle.settings.groups.gpu import GpuItem, GpuSettings, parse_items
+from autoglm_throttle.settings.groups.gpu import GpuSettings, ScrapeUrl, parse_items
 from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 from autoglm_throttle.types.errors import NoSourceError, NotPresentError, PackageMissingError
 
@@ -32,30 +32,30 @@ def providers(
     """
     names: dict[str, int] = {}
 
-    def made(item: GpuItem) -> GpuProvider:
-        name = item.kind if item.url is None else f"{item.kind}:{item.url.place}"
+    def made(kind: str, url: ScrapeUrl | None, file: str) -> GpuProvider:
+        name = kind if url is None else f"{kind}:{url.place}"
         # Two engines may share a host and a port: from the second of its kind on a name has a number.
         names[name] = names.get(name, 0) + 1
         if names[name] > 1:
             name = f"{name}#{names[name]}"
-        if item.url is not None:
+        if url is not None:
             from autoglm_throttle.gpu.scrape.provider import ScrapeProvider
 
             selector = settings.gpu_selector
-            return ScrapeProvider(item.kind, item.url, selector=selector, name=name, clock=clock, wall=wall)
-        if item.kind == "fake":
+            return ScrapeProvider(kind, url, selector=selector, name=name, clock=clock, wall=wall)
+        if kind == "fake":
             from autoglm_throttle.gpu.recorded import RecordedProvider
 
             hang: Callable[[float], object] | None = None if manual else time.sleep
-            return RecordedProvider(item.file, clock=clock, name=name, hang=hang)
+            return RecordedProvider(file, clock=clock, name=name, hang=hang)
         nvml = NvmlProvider(settings.gpu_devices, clock=clock)
-        if item.kind == "auto":
+        if kind == "auto":
             return AutoProvider(nvml)
         if importlib.util.find_spec("pynvml") is None:
             raise ValueError(f"GPU=nvml needs the Python package nvidia-ml-py: {how_to_install(EXTRA)}")
         return nvml
 
-    return tuple(made(item) for item in parse_items(settings.gpu) if item.kind != "none")
+    return tuple(made(*item) for item in parse_items(settings.gpu) if item[0] != "none")
 
 
 class AutoProvider:

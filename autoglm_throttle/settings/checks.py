@@ -27,10 +27,10 @@ Values = Mapping[str, Any]
 
 _MARGIN: Final = "degrade_margin"
 
-# First setting, sign and second setting; the hint under the first one, in place of the proposal to
-# change the second; whether it is one-sided. A setting that is None or 0 ("no maximum") is left out. The problem
-# stands under the first one if it was set, else under the second, unless the relation is one-sided: the second
-# alone may make the default of the first pointless.
+# Two settings that must stand in a relation; the hint under the first, in place of the proposal to change the
+# second; whether it is one-sided. A setting that is None or 0 ("no maximum") is left out. The problem stands
+# under the first one if it was set, else under the second, unless the relation is one-sided: the second alone
+# may make the default of the first pointless.
 _Order = tuple[str, str, str, str, bool]
 _ORDERS: Final[tuple[_Order, ...]] = (
     ("inflight_floor", "<=", "inflight_start", "", False),

@@ -58,7 +58,7 @@ class RedisClients:
                 raise ValueError("there is no URL")
             self.url = parse_redis_url(settings.redis_url.get_secret_value())
         # Whether the keys of one call must lie in one slot.
-        self.cluster: bool = self.url is not None and self.url.cluster
+        self.cluster: bool = self.url is not None and self.url.topology is Topology.CLUSTER
         self.made: int = 0  # Asyncio clients created since construction
         # Weak keys would never let go: a client holds its loop. The async generator in the entry
         # removes it: `asyncio.run` ends the generators of a loop before it closes the loop.
@@ -377,7 +377,7 @@ def _timeouts(connect_s: float, read_s: float) -> dict[str, Any]:
 
 
 def _login(login: RedisLogin) -> dict[str, Any]:
-    return {"username": login.username, "password": login.password}
+    return dict(zip(("username", "password"), login, strict=True))
 
 
 def _tls(url: RedisAddress) -> dict[str, Any]:

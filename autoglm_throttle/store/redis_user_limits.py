@@ -50,7 +50,7 @@ class RedisUserLimitStore:
             settings.redis_prefix, settings.service, settings.redis_partitions
         )
         url = self.clients.url
-        secrets = (url.login.password, url.sentinel_login.password) if url else ()
+        secrets = (url.login[1], url.sentinel_login[1]) if url else ()
         self.errors: StoreErrorTracker = StoreErrorTracker(*secrets)
         # The batch of each event loop, made at its first use: a connection belongs to its loop.
         self.batches: dict[int, RedisBatch] = {}

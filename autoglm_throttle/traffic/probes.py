@@ -219,10 +219,10 @@ class MetricsProbe:
 
     def __init__(self, url: str) -> None:
         try:
-            (item,) = parse_items([f"dcgm:{url}"])
+            ((_, parsed, _),) = parse_items([f"dcgm:{url}"])
         except ValueError as error:
             raise TrafficError(str(error).partition(": ")[2]) from None
-        self._url = cast("ScrapeUrl", item.url)  # scraped kinds always have one
+        self._url = cast("ScrapeUrl", parsed)  # scraped kinds always have one
         self.name: str = f"metrics of {self._url.place}"
         self._path = self._url.path or "/metrics"
 

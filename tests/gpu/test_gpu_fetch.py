@@ -37,9 +37,9 @@ def server() -> Iterator[BadServer]:
 
 
 def scrape_url(text: str) -> ScrapeUrl:
-    (item,) = parse_items([f"dcgm:{text}"])
-    assert item.url is not None
-    return item.url
+    ((_, url, _),) = parse_items([f"dcgm:{text}"])
+    assert url is not None
+    return url
 
 
 def get(

@@ -30,11 +30,11 @@ def server() -> Iterator[BadServer]:
 
 
 def provider(server: BadServer, kind: str = "dcgm", path: str = "", **how: Any) -> ScrapeProvider:
-    (item,) = parse_items([f"{kind}:{server.url(path, 'me:hunter2@')}"])
-    assert item.url is not None
+    ((_, url, _),) = parse_items([f"{kind}:{server.url(path, 'me:hunter2@')}"])
+    assert url is not None
     clock = how.pop("clock", StepClock())
     wall = how.pop("wall", lambda: WALL_S)
-    return ScrapeProvider(kind, item.url, clock=clock, wall=wall, **how)
+    return ScrapeProvider(kind, url, clock=clock, wall=wall, **how)
 
 
 def report(name: str) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings
-from autoglm_throttle.settings.groups.gpu import GpuItem, ScrapeUrl, parse_items, shown_item, split_items
+from autoglm_throttle.settings.groups.gpu import ScrapeUrl, parse_items, shown_item, split_items
 
 PASSWORD = "hunter2-hunter2"
 TOKEN = "tok-0123456789"
@@ -84,9 +84,9 @@ def test_any_text_is_read_or_rejected_as_a_value(text: str) -> None:
 
 def test_a_url_is_taken_apart() -> None:
     (item,) = parse_items(["Prometheus: https://me:p%40ss@[::1]/prom?a=1 ".replace(" ", "")])
-    assert item == GpuItem("prometheus", ScrapeUrl(True, "::1", 443, "/prom", "a=1", "me", "p@ss"))
-    assert item.url is not None
-    assert item.url.place == "[::1]:443"
+    url = ScrapeUrl(True, "::1", 443, "/prom", "a=1", "me", "p@ss")
+    assert item == ("prometheus", url, "")
+    assert url.place == "[::1]:443"
 
 
 def test_a_file_is_shown_as_it_is() -> None:

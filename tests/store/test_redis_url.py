@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.settings.groups.store import (
     RedisAddress,
-    RedisLogin,
     Topology,
     parse_redis_url,
 )
@@ -29,7 +28,7 @@ from autoglm_throttle.settings.groups.store import (
                 Topology.SINGLE,
                 tls=True,
                 hosts=(("cache", 6379),),
-                login=RedisLogin("user", "p@ss/"),
+                login=("user", "p@ss/"),
                 options=(
                     ("ssl_ca_certs", "/etc/ca.pem"),
                     ("ssl_check_hostname", False),
@@ -44,7 +43,7 @@ from autoglm_throttle.settings.groups.store import (
                 tls=False,
                 hosts=(),
                 path="/run/redis one.sock",
-                login=RedisLogin(password="secret"),
+                login=(None, "secret"),
                 db=2,
             ),
         ),
@@ -56,20 +55,17 @@ from autoglm_throttle.settings.groups.store import (
                 hosts=(("a", 26379), ("b", 26380)),
                 service="my-master",
                 db=4,
-                sentinel_login=RedisLogin("s", "t"),
+                sentinel_login=("s", "t"),
             ),
         ),
         (
             "rediss+cluster://u:p@a,b:7001/",
-            RedisAddress(
-                Topology.CLUSTER, tls=True, hosts=(("a", 6379), ("b", 7001)), login=RedisLogin("u", "p")
-            ),
+            RedisAddress(Topology.CLUSTER, tls=True, hosts=(("a", 6379), ("b", 7001)), login=("u", "p")),
         ),
     ],
 )
 def test_forms(text: str, parts: RedisAddress) -> None:
     assert parse_redis_url(text) == parts
-    assert parts.cluster == (parts.topology is Topology.CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +142,7 @@ def test_passwords_are_in_no_text(scheme: str, before: str, after: str, rest: st
     username=st.none() | st.text(min_size=1, max_size=9),
 )
 def test_logged_url_can_be_parsed_again(host: str, port: int, db: int, username: str | None) -> None:
-    url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, login=RedisLogin(username))
+    url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, login=(username, None))
     assert parse_redis_url(str(url)) == url
 
 

@@ -26,11 +26,6 @@ KINDS: Final = (*LOCAL, *SCRAPED, "fake")
 ALLOWED_ITEMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"
 # A comma before the next item; other commas belong to a URL or the name of a file.
 _NEXT: Final = rf"(?i),(?=\s*(?:{'|'.join(KINDS)})\s*(?:[:,]|\Z))"
-_AFTER: Final = {
-    **dict.fromkeys(SCRAPED, "a URL, such as :http://127.0.0.1:8000"),
-    "fake": "the name of a file, such as :trace.csv",
-}
-
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -55,12 +50,8 @@ class ScrapeUrl(NamedTuple):
         return f"ScrapeUrl({self.place})"
 
 
-class GpuItem(NamedTuple):
-    """One source."""
-
-    kind: str
-    url: ScrapeUrl | None = None  # of a kind in `SCRAPED`
-    file: str = ""  # of `fake`
+GpuItem = tuple[str, ScrapeUrl | None, str]
+"""One source: its kind, the URL of a kind in `SCRAPED`, the file of ``fake``."""
 
 
 def split_items(text: str) -> list[str]:
@@ -74,28 +65,23 @@ def parse_items(items: Sequence[str]) -> tuple[GpuItem, ...]:
     Raises:
         ValueError: an item is wrong; the text lists all problems, without passwords.
     """
-    read: list[GpuItem] = []
+    read: dict[object, GpuItem] = {}
     faults: list[str] = []
     for text in items:
         try:
-            item = _item(text)
+            kind, url, file = _item(text)
         except ValueError as error:
             faults.append(f"{repr_for_user(shown_item(text))}: {error}")
             continue
-        if _same(item) in map(_same, read):
+        # Another login does not make another source.
+        key = (kind, file, url and (url.host, url.port, url.path.rstrip("/"), url.query))
+        if key in read:
             faults.append(f"{repr_for_user(shown_item(text))} is listed twice")
-        read.append(item)
-    if not faults:
-        faults += _contradictions(read)
+        read[key] = kind, url, file
+    faults = faults or list(_contradictions([kind for kind, _, _ in read.values()]))
     if faults:
         raise ValueError("; ".join(faults))
-    return tuple(read)
-
-
-def normal_item(text: str) -> str:
-    """Normalize a valid item: kind in lower case, no blanks around its parts."""
-    kind, colon, rest = text.partition(":")
-    return kind.strip().lower() + colon + rest.strip()
+    return tuple(read.values())
 
 
 def shown_item(text: str) -> str:
@@ -106,20 +92,23 @@ def shown_item(text: str) -> str:
 
 def _item(text: str) -> GpuItem:
     kind, colon, rest = (part.strip() for part in text.partition(":"))
-    kind = kind.lower()
-    if kind == "fake" and rest and rest.isprintable():
-        return GpuItem(kind, file=rest)
-    if kind in SCRAPED and colon:
-        return GpuItem(kind, url=_url(rest))
-    if kind in LOCAL and not colon:
-        return GpuItem(kind)
-    if kind in KINDS:
-        raise ValueError(f"after {kind} comes {_AFTER.get(kind, 'nothing')}")
+    match kind.lower():
+        case "fake" if not (rest and rest.isprintable()):
+            raise ValueError("after fake comes the name of a file, such as :trace.csv")
+        case "fake":
+            return "fake", None, rest
+        case kind if kind in SCRAPED and not colon:
+            raise ValueError(f"after {kind} comes a URL, such as :http://127.0.0.1:8000")
+        case kind if kind in SCRAPED:
+            return kind, _url(rest), ""
+        case kind if kind in LOCAL and colon:
+            raise ValueError(f"after {kind} comes nothing")
+        case kind if kind in LOCAL:
+            return kind, None, ""
     raise ValueError("not a known source")
 
 
-def _contradictions(items: Sequence[GpuItem]) -> Iterable[str]:
-    kinds = [item.kind for item in items]
+def _contradictions(kinds: Sequence[str]) -> Iterable[str]:
     if not kinds:
         yield "no source is named; write none for no source"
     if "none" in kinds and len(kinds) > 1:
@@ -128,20 +117,13 @@ def _contradictions(items: Sequence[GpuItem]) -> Iterable[str]:
         yield f"auto can be joined with {', '.join(SCRAPED)} only"
 
 
-def _same(item: GpuItem) -> tuple[object, ...]:
-    """Key that two items must not share: another login does not make another source."""
-    url = item.url
-    return (item.kind, item.file, url and (url.host, url.port, url.path.rstrip("/"), url.query))
-
-
 def _url(text: str) -> ScrapeUrl:
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise ValueError(
-            "its host or port cannot be read; special characters in a password are written %2F"
-        ) from None
+        reason = "its host or port cannot be read; special characters in a password are written %2F"
+        raise ValueError(reason) from None
     # First, since the errors below may quote a part of the URL: an unencoded password ends up in these parts.
     if parts.fragment or "@" in parts.path + parts.query or not text.isprintable() or " " in text:
         raise ValueError("'/', '?', '#', '@' and blanks in a password or a path must be percent-encoded")
@@ -149,19 +131,16 @@ def _url(text: str) -> ScrapeUrl:
         raise ValueError("a URL begins with http:// or https://")
     if not parts.hostname or port == 0:
         raise ValueError("a URL names a host, and a port that is not 0")
-    return ScrapeUrl(
-        tls=parts.scheme == "https",
-        host=parts.hostname,
-        port=port or _PORTS[parts.scheme],
-        path=quote(parts.path, safe="/%:!$&'()*+,;=~"),
-        query=quote(parts.query, safe="/%:?!$&'()*+,;=~"),
-        username=None if parts.username is None else unquote(parts.username),
-        password=None if parts.password is None else unquote(parts.password),
-    )
+    username, password = (part and unquote(part) for part in (parts.username, parts.password))
+    path, query = (quote(part, safe="/%:?!$&'()*+,;=~") for part in (parts.path, parts.query))
+    port = port or _PORTS[parts.scheme]
+    return ScrapeUrl(parts.scheme == "https", parts.hostname, port, path, query, username, password)
 
 
 RATIO: Final = number(0.01, 1, "share")
-_MATCHER: Final = r"""\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z)"""
+_MATCHERS: Final = (
+    r"""(?:\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*("|')(?:(?!\1)[^\\]|\\.)*\1\s*(?:,|\Z))*"""
+)
 _MATCHER_EXAMPLE: Final = 'cluster="a"'
 
 
@@ -178,7 +157,8 @@ def _gpu_sources(raw: object) -> tuple[str, ...]:
     if any(len(split_items(item)) > 1 for item in items):
         raise FieldTypeError("an element of a list is one source")
     parse_items(items)
-    return tuple(normal_item(item) for item in items)
+    pairs = [item.partition(":")[::2] for item in items]
+    return tuple(":".join(filter(None, (kind.strip().lower(), rest.strip()))) for kind, rest in pairs)
 
 
 def _device(raw: object) -> str:
@@ -194,12 +174,8 @@ def _label_matchers(raw: object) -> str:
     text = raw.strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1].strip()
-    at = 0
-    while at < len(text):
-        match = re.compile(_MATCHER).match(text, at)
-        if match is None:
-            raise FieldTypeError(f"for example {_MATCHER_EXAMPLE}")
-        at = match.end()
+    if not re.fullmatch(_MATCHERS, text):
+        raise FieldTypeError(f"for example {_MATCHER_EXAMPLE}")
     return text.rstrip(", ")
 
 
@@ -277,10 +253,7 @@ class GpuSettings(Group):
     """Fill of the engines' key-value caches that counts as a full load. [the utilization detector of the
     Gateway API inference extension]"""
     gpu_pressure_terms: Annotated[tuple[str, ...], listed(PRESSURE_TERM)] = (
-        "queue",
-        "kv",
-        "memory",
-        "latency",
+        *("queue", "kv", "memory", "latency"),
     )
     """Loads of which the largest is the pressure: requests waiting in the engines over gpu_queue_target,
     their caches over gpu_kv_target, without engines the fullest device over GPU_MEMORY_TARGET, P95 over

@@ -3,7 +3,6 @@
 There is one URL scheme for each topology. No text made here contains a ``password``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
@@ -13,7 +12,7 @@ from pydantic import SecretStr
 from pydantic_core import MultiHostHost, MultiHostUrl, ValidationError
 
 from autoglm_throttle.settings import field_types as f
-from autoglm_throttle.settings.field_types import FLAG, FieldTypeError, choice, number, whole, word
+from autoglm_throttle.settings.field_types import FieldTypeError, choice, number, whole, word
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.types import STALL_S, StoreFailureMode
@@ -27,14 +26,11 @@ class Topology(StrEnum):
     CLUSTER = "cluster"
 
 
-_SCHEMES: Final[Mapping[str, tuple[Topology, bool]]] = {
-    "redis": (Topology.SINGLE, False),
-    "rediss": (Topology.SINGLE, True),
-    "unix": (Topology.SINGLE, False),
-    "redis+sentinel": (Topology.SENTINEL, False),
-    "rediss+sentinel": (Topology.SENTINEL, True),
-    "redis+cluster": (Topology.CLUSTER, False),
-    "rediss+cluster": (Topology.CLUSTER, True),
+_SCHEMES: Final = {
+    "redis": Topology.SINGLE,
+    "unix": Topology.SINGLE,
+    "redis+sentinel": Topology.SENTINEL,
+    "redis+cluster": Topology.CLUSTER,
 }
 
 # Options allowed after ? of a TLS URL, with the names of redis-py.
@@ -49,12 +45,8 @@ _ENCODE: Final = "'/', '?', '#' and '@' in a password or a path must be written 
 _NO_HOST: Final = "socket"
 
 
-@dataclass(frozen=True, slots=True)
-class RedisLogin:
-    """A user and its password; None: the default user, or no password."""
-
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
+RedisLogin = tuple[str | None, str | None]
+"""A user and its password; None: the default user, or no password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +60,17 @@ class RedisAddress:
     path: str = ""  # of the unix socket
     service: str = ""  # name of the primary at the sentinels
     db: int = 0
-    login: RedisLogin = RedisLogin()  # at each server, but not at the sentinels
+    login: RedisLogin = field(default=(None, None), repr=False)  # at each server, but not at the sentinels
     options: tuple[tuple[str, str | bool], ...] = ()  # of `TLS_OPTIONS`, in the order written
-    sentinel_login: RedisLogin = RedisLogin()
-
-    @property
-    def cluster(self) -> bool:
-        """Whether the keys of one call must lie in one slot."""
-        return self.topology is Topology.CLUSTER
+    sentinel_login: RedisLogin = field(default=(None, None), repr=False)
 
     def __str__(self) -> str:
         """Format the URL for logs: without passwords and options."""
         scheme = "unix" if self.path else ("rediss" if self.tls else "redis")
         if self.topology is not Topology.SINGLE:
             scheme = f"{scheme}+{self.topology.value}"
-        login = quote(self.login.username or "", safe="") + (":***" if self.login.password else "")
+        username, password = self.login
+        login = quote(username or "", safe="") + (":***" if password else "")
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         service, db = f"/{quote(self.service)}" if self.service else "", f"/{self.db}" if self.db else ""
         path = self.path or service + db
@@ -96,14 +84,13 @@ def parse_redis_url(text: str) -> RedisAddress:
         ValueError: the URL is not allowed; the text names the reason, and quotes no part of the URL.
     """
     scheme, separator, rest = text.strip().partition("://")
-    topology, tls = _SCHEMES.get(scheme.lower(), (None, False))
+    is_socket, tls = scheme.lower() == "unix", scheme.lower().startswith("rediss")
+    topology = _SCHEMES.get(scheme.lower().replace("rediss", "redis"))
     if topology is None or not separator:
         raise ValueError("it begins with none of these schemes")
-    is_socket = scheme.lower() == "unix"
     if is_socket:
         before, slash, path = rest.partition("/")
-        # The parser demands a host.
-        rest = f"{before}{_NO_HOST}{slash}{path}"
+        rest = f"{before}{_NO_HOST}{slash}{path}"  # the parser demands a host
     url = _split(scheme, rest)
     if url.fragment is not None or "@" in f"{url.path}{url.query}":
         raise ValueError(_ENCODE)
@@ -114,21 +101,15 @@ def parse_redis_url(text: str) -> RedisAddress:
     if is_socket and (hosts[0]["host"] != _NO_HOST or len(path) < 2):
         raise ValueError("after unix:// comes a path that begins with /")
     if not is_socket:
-        service, db = _service_and_database(url.path or "", topology)
+        path, service, db = "", *_service_and_database(url.path or "", topology)
     number = _database(db)
     if number and topology is Topology.CLUSTER:
         raise ValueError("a cluster has only database 0")
-    return RedisAddress(
-        topology,
-        tls,
-        hosts=() if is_socket else _hosts(hosts, topology),
-        path=path if is_socket else "",
-        service=service,
-        db=number,
-        login=_login(hosts),
-        sentinel_login=RedisLogin(query.pop("sentinel_username", None), query.pop("sentinel_password", None)),
-        options=tuple((name, _option(name, value)) for name, value in query.items()),
-    )
+    places = () if is_socket else _hosts(hosts, topology)
+    login = _login(hosts[0]["username"], hosts[0]["password"]) if hosts else (None, None)
+    sentinel_login = (query.pop("sentinel_username", None), query.pop("sentinel_password", None))
+    options = tuple((name, _option(name, value)) for name, value in query.items())
+    return RedisAddress(topology, tls, places, path, service, number, login, options, sentinel_login)
 
 
 def _split(scheme: str, rest: str) -> MultiHostUrl:
@@ -143,18 +124,19 @@ def _split(scheme: str, rest: str) -> MultiHostUrl:
 
 def _query(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
     pairs = parse_qsl(text, keep_blank_values=True)
-    if len(dict(pairs)) < len(pairs):
+    query = dict(pairs)
+    if len(query) < len(pairs):
         raise ValueError("an option is given twice")
-    if not dict(pairs).keys() <= set(allowed):
+    if not query.keys() <= set(allowed):
         known = f"allowed are: {', '.join(allowed)}" if allowed else "no option is allowed"
-        text = f"an option is not known after this scheme, {known} (times have settings of their own)"
-        raise ValueError(text)
-    return dict(pairs)
+        raise ValueError(
+            f"an option is not known after this scheme, {known} (times have settings of their own)"
+        )
+    return query
 
 
-def _login(hosts: list[MultiHostHost]) -> RedisLogin:
-    username, password = (hosts[0]["username"], hosts[0]["password"]) if hosts else (None, None)
-    return RedisLogin(unquote(username or "") or None, unquote(password or "") or None)
+def _login(username: str | None, password: str | None) -> RedisLogin:
+    return unquote(username or "") or None, unquote(password or "") or None
 
 
 def _hosts(hosts: list[MultiHostHost], topology: Topology) -> tuple[tuple[str, int], ...]:
@@ -171,14 +153,12 @@ def _hosts(hosts: list[MultiHostHost], topology: Topology) -> tuple[tuple[str, i
 def _service_and_database(path: str, topology: Topology) -> tuple[str, str]:
     """Return the name of the primary and the number of the database."""
     steps = [unquote(step) for step in path.rstrip("/").split("/")[1:]]
-    service = ""
-    if topology is Topology.SENTINEL:
-        if not steps or not steps[0]:
-            raise ValueError("the name under which the sentinels know the primary is missing")
-        service = steps.pop(0)
+    service = steps.pop(0) if topology is Topology.SENTINEL and steps else ""
+    if topology is Topology.SENTINEL and not service:
+        raise ValueError("the name under which the sentinels know the primary is missing")
     if len(steps) > 1:
         raise ValueError("too many parts in its path")
-    return service, steps[0] if steps else ""
+    return service, "".join(steps)
 
 
 def _database(text: str) -> int:
@@ -188,22 +168,19 @@ def _database(text: str) -> int:
 
 
 def _option(name: str, value: str) -> str | bool:
-    if name == "ssl_check_hostname":
-        if value.lower() not in {"true", "false"}:
-            raise ValueError(f"?{name}= is true or false")
-        return value.lower() == "true"
+    if name == "ssl_check_hostname" and value.lower() not in {"true", "false"}:
+        raise ValueError(f"?{name}= is true or false")
     if name == "ssl_cert_reqs" and value not in CERT_REQS:
         raise ValueError(f"?{name}= is {', '.join(CERT_REQS)}")
     if not value:
         raise ValueError(f"?{name}= is empty")
-    return value
+    return value.lower() == "true" if name == "ssl_check_hostname" else value
 
 
 URL_CHARACTERS: Final = 2000  # enough for a dozen nodes with long names
 KEYS_AT_LEAST: Final = 8  # maximum keys of one request: four limits of a user and four of its address
 
-# A part of a key has no colon, brace or blank, so that two different keys are never one text. A longer one
-# would lengthen each key of each user.
+# A part of a key has no colon, brace or blank, so that two different keys are never one text.
 _KEY_TEXT: Final = word(r"[A-Za-z0-9_.-]{1,60}", "letters, digits, _ . and -, at most 60", "default")
 _HOST: Final = word(r"[A-Za-z0-9_.-]{1,253}", "letters, digits, _ . and -, at most 253", "gpu-7.example.org")
 
@@ -216,13 +193,11 @@ def _redis_url(raw: object) -> SecretStr:
     return SecretStr(text)
 
 
-_REDIS_URL: Final = f.secret(
+_URL_TEXT: Final = (
     "redis://HOST:PORT/DB, unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/NAME or "
-    "redis+cluster://HOST:PORT; rediss for TLS",
-    "redis://localhost:6379/0",
-    _redis_url,
-    masked_url,
+    "redis+cluster://HOST:PORT; rediss for TLS"
 )
+_REDIS_URL: Final = f.secret(_URL_TEXT, "redis://localhost:6379/0", _redis_url, masked_url)
 
 
 class StoreSettings(Group):
@@ -274,10 +249,10 @@ class FleetSettings(Group):
 
     environment: ClassVar[str] = "FLEET FLEET_GPU FLEET_HOST"
 
-    fleet: Annotated[bool, FLAG] = False
+    fleet: Annotated[bool, f.FLAG] = False
     """Whether all processes on the Redis share the priority rates, wherever requests arrive; then WORKERS
     does not divide them."""
-    fleet_gpu: Annotated[bool, FLAG] = False
+    fleet_gpu: Annotated[bool, f.FLAG] = False
     """Whether the GPUs of all hosts on the Redis count, for a gateway in front of them; a service that uses
     its own only leaves it off."""
     fleet_host: Annotated[str, _HOST] | None = None
