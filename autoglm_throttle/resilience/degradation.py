@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -24,19 +23,6 @@ LevelListener = Callable[[DegradationLevel, DegradationLevel, float | None], Non
 TICK_TOLERANCE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class DegradationView:
-    """The degradation level at one moment."""
-
-    level: DegradationLevel
-    load: float | None
-    """The newest sample; None: unknown."""
-    since_s: float
-    """Monotonic seconds of the newest level change."""
-    samples: tuple[float, ...]
-    """Samples behind the level, oldest first."""
-
-
 class DegradationLevels:
     """Maps samples of the load to a level, with hysteresis.
 
@@ -45,21 +31,15 @@ class DegradationLevels:
     latch, so it may change by several steps at once.
     """
 
-    __slots__ = ("_latches", "_load", "_now_s", "_sampled_s", "_samples", "_settings", "_since_s", "level")
+    __slots__ = ("_latches", "_sampled_s", "_settings", "level", "load", "samples")
 
     def __init__(self, settings: DegradationSettings, now: float) -> None:
         self._settings = settings
-        self._samples: deque[float] = deque(maxlen=settings.samples)
+        self.samples: deque[float] = deque(maxlen=settings.samples)  # behind the level, oldest first
+        self.load: float | None = None  # the newest sample; None: unknown
         self._sampled_s = now
-        self._now_s = now
-        self._since_s = now
-        self._load: float | None = None
         self._latches = dict.fromkeys((settings.shed_at, settings.stale_at, settings.static_at), False)
-        self.level: DegradationLevel = DegradationLevel.FULL  # As of the last sample
-
-    def __repr__(self) -> str:
-        load = "unknown" if self._load is None else f"{self._load:.2f}"
-        return f"<DegradationLevels {self.level.label} load={load} for {self._now_s - self._since_s:.0f} s>"
+        self.level: DegradationLevel = DegradationLevel.FULL  # as of the last sample
 
     def add_threshold(self, threshold: float) -> None:
         """Add a latch for one more threshold; it does not affect the level.
@@ -82,27 +62,19 @@ class DegradationLevels:
         """Take one sample and return the new level."""
         # After a gap old samples prove nothing: a level must be confirmed by new ones.
         if now - self._sampled_s > self._settings.load_stale_s:
-            self._samples.clear()
+            self.samples.clear()
             self._latches = dict.fromkeys(self._latches, False)
-        self._load = None if load is None or math.isnan(load) else load
-        self._now_s = now
-        if self._load is not None:
+        self.load = None if load is None or math.isnan(load) else load
+        if self.load is not None:
             self._sampled_s = now
-            self._samples.append(self._load)
+            self.samples.append(self.load)
             for threshold in self._latches:
                 self._update_latch(threshold)
-        level = self._highest()
-        if level is not self.level:
-            self.level = level
-            self._since_s = now
-        return level
-
-    def view(self) -> DegradationView:
-        """Return an immutable view. Changes nothing."""
-        return DegradationView(self.level, self._load, self._since_s, tuple(self._samples))
+        self.level = self._highest()
+        return self.level
 
     def _update_latch(self, threshold: float) -> None:
-        samples = self._samples
+        samples = self.samples
         if not samples:
             return
         if len(samples) == self._settings.samples and min(samples) > threshold:
@@ -130,11 +102,10 @@ _CORE_ACTIONS: Final[Mapping[DegradationLevel, tuple[DegradationAction, ...]]] =
 
 
 def choose_action(
-    level: DegradationLevel, feature: Feature, entry_usable: bool, shed: bool | None = None
+    level: DegradationLevel, feature: Feature, entry_usable: bool, shed: bool
 ) -> DegradationAction:
-    """Return the action for a call of a feature; ``shed`` is None if the level decides that."""
-    is_shed = level >= DegradationLevel.SHED if shed is None else shed
-    if is_shed and feature.criticality is not Criticality.CORE:
+    """Return the action for a call of a feature; ``shed``: whether the load sheds it."""
+    if shed:
         return DegradationAction.SHED
     fallback = feature.fallback
     available = {
@@ -178,9 +149,6 @@ class DegradationController:
         self._is_sampling = False
         self._log = RateLimitedLogger("degradation", clock)
 
-    def __repr__(self) -> str:
-        return repr(self._levels)
-
     def register(self, feature: Feature) -> None:
         """Register a feature's own threshold, if it has one."""
         if feature.shed_above is not None:
@@ -208,10 +176,10 @@ class DegradationController:
         level = self.level()
         return choose_action(level, feature, entry_usable, self._sheds(feature, level))
 
-    def view(self) -> DegradationView:
-        """Return the level, without a sample."""
+    def view(self) -> tuple[DegradationLevel, float | None]:
+        """Return the level and the newest load, without a sample."""
         with self._lock:
-            return self._levels.view()
+            return self._levels.level, self._levels.load
 
     def _sheds(self, feature: Feature, level: DegradationLevel) -> bool:
         if feature.criticality is Criticality.CORE:

@@ -77,7 +77,7 @@ class FunctionCall:
     def has_cached(self) -> bool:
         """Whether a usable result is cached."""
         results, key = self._executor.results, self.flight_key
-        return results is not None and key is not None and results.find(key) is not None
+        return results is not None and key is not None and results.has(key)
 
     def cached(self, cause: str) -> object:  # noqa: ARG002 - a value cannot state a cause
         """Return a copy of the cached result, or `UNSET`."""
@@ -142,13 +142,11 @@ class FeatureExecutor:
         self.results: ResultCache | None = None  # Cached results of functions; None: nothing is cached
         self.responses: ResponseCache | None = None  # Cached responses of HTTP calls; None: nothing is cached
         if fallback is not None and fallback.stale:
-            age_s = settings.max_stale_s if max_stale_s is None else max_stale_s
+            limits_s = (fallback.max_stale_s, max_stale_s, settings.max_stale_s)
+            age_s = next(limit_s for limit_s in limits_s if limit_s is not None)
             self.results = ResultCache(fallback, settings.cache_entries, age_s, circuit.clock, log)
-            self.responses = ResponseCache(fallback, settings, age_s, circuit.clock, log)
+            self.responses = ResponseCache(fallback.key, settings, age_s, circuit.clock, log)
         degradation.register(feature)
-
-    def __repr__(self) -> str:
-        return f"<FeatureExecutor {self.feature.name!r} {self._degradation!r} {self.results or 'no cache'}>"
 
     @property
     def replaces_status(self) -> bool:

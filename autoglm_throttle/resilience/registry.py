@@ -199,9 +199,6 @@ class GuardRegistry:
         if predecessor is not None:
             self._take_over(predecessor)
 
-    def __repr__(self) -> str:
-        return f"GuardRegistry({len(self.table.guards)} guards, {self._degradation!r})"
-
     def guard(self, name: str) -> Guard:
         """Return a handle on the guard of a name; the first call creates it, as core and with the defaults.
 
@@ -256,11 +253,11 @@ class GuardRegistry:
         with self._lock:
             circuits = list(self.table.guards.values())
             degraded, transitions = dict(self.table.degraded), dict(self.table.transitions)
-        ladder = self._degradation.view()
+        level, load = self._degradation.view()
         return GuardsView(
             breakers=tuple(circuit.view() for circuit in circuits),
-            level=ladder.level,
-            load=ladder.load,
+            level=level,
+            load=load,
             degraded=degraded,
             transitions=transitions,
             store_up=None if self._store is None else self._store.is_up,

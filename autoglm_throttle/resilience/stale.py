@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.resilience.fallback import UNSET, Fallback
+from autoglm_throttle.resilience.fallback import UNSET, Fallback, Unset
 
 if TYPE_CHECKING:
     from autoglm_throttle.events import RateLimitedLogger
@@ -19,58 +18,52 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEntry(Generic[T]):
-    """One cached value."""
-
-    value: T
-    stored_s: float  # Monotonic seconds of storage; a read does not change it
-
-    def age_s(self, now: float) -> float:
-        """Return the seconds since storage, at least 0."""
-        return max(0.0, now - self.stored_s)
-
-
 class StaleCache(Generic[T]):
-    """LRU cache with a maximum number of entries, at least 1; threads need a lock of their own."""
+    """LRU cache with a maximum number of entries and a maximum age, for threads."""
 
-    __slots__ = ("_max_entries", "_now_s", "entries")
+    __slots__ = ("_clock", "_entries", "_max_age_s", "_max_entries", "lock")
 
-    def __init__(self, entries: int) -> None:
-        if entries < 1:
-            raise ValueError(f"entries must be at least 1, is {entries!r}")
-        self._max_entries = entries
-        # Entries by key, the least recently used first.
-        self.entries: OrderedDict[Hashable, CacheEntry[T]] = OrderedDict()
-        self._now_s = 0.0
+    def __init__(self, max_entries: int, max_age_s: float, clock: Clock) -> None:
+        self._max_entries = max_entries
+        self._max_age_s = max_age_s
+        self._clock = clock
+        # Values by key, with the monotonic seconds of their storage; the least recently used one first.
+        self._entries: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
+        self.lock: SerialLock = SerialLock()
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self._entries)
 
-    def __repr__(self) -> str:
-        oldest_s = max((entry.age_s(self._now_s) for entry in self.entries.values()), default=None)
-        oldest = "" if oldest_s is None else f", oldest {oldest_s:.0f} s"
-        return f"<StaleCache {len(self)}/{self._max_entries}{oldest}>"
+    def get(self, key: Hashable) -> T | Unset:
+        """Return the value of a key if it is not too old, else `UNSET`; an expired one is removed."""
+        if self.lock.is_held():  # this thread is changing the cache: a miss
+            return UNSET
+        with self.lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return UNSET
+            stored_s, value = entry
+            if self._clock() - stored_s > self._max_age_s:
+                del self._entries[key]
+                return UNSET
+            self._entries.move_to_end(key)
+            return value
 
-    def get(self, key: Hashable, now: float, max_stale_s: float) -> CacheEntry[T] | None:
-        """Return the entry of a key if it is not too old; an expired entry is removed."""
-        self._now_s = now
-        entry = self.entries.get(key)
-        if entry is None:
-            return None
-        if entry.age_s(now) > max_stale_s:
-            del self.entries[key]
-            return None
-        self.entries.move_to_end(key)
-        return entry
+    def put(self, key: Hashable, value: T, replaces: Callable[[T], bool] | None = None) -> None:
+        """Store a value, unless ``replaces`` prefers the value that the key has; a read does not renew it."""
+        self.lock.run(partial(self._put, key, (self._clock(), value), replaces))
 
-    def put(self, key: Hashable, value: T, now: float) -> None:
-        """Store a value; it replaces the entry of the same key."""
-        self._now_s = now
-        self.entries[key] = CacheEntry(value, now)
-        self.entries.move_to_end(key)
-        if len(self.entries) > self._max_entries:
-            self.entries.popitem(last=False)
+    def remove(self, key: Hashable) -> None:
+        """Remove the value of a key, if there is one."""
+        self.lock.run(partial(self._entries.pop, key, None))
+
+    def _put(self, key: Hashable, entry: tuple[float, T], replaces: Callable[[T], bool] | None) -> None:
+        present = self._entries.get(key)
+        if present is None or replaces is None or replaces(present[1]):
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
 
 
 class ResultCache:
@@ -81,7 +74,7 @@ class ResultCache:
     stored; this is logged, never raised.
     """
 
-    __slots__ = ("_cache", "_clock", "_key", "_lock", "_log", "_max_stale_s", "_shares_values")
+    __slots__ = ("_cache", "_key", "_log", "_shares_values")
 
     def __init__(
         self,
@@ -91,16 +84,10 @@ class ResultCache:
         clock: Clock,
         log: RateLimitedLogger,
     ) -> None:
-        self._cache: StaleCache[object] = StaleCache(entries)
+        self._cache: StaleCache[object] = StaleCache(entries, max_stale_s, clock)
         self._key = fallback.key
         self._shares_values = fallback.shared_value
-        self._max_stale_s = max_stale_s if fallback.max_stale_s is None else fallback.max_stale_s
-        self._clock = clock
         self._log = log
-        self._lock = SerialLock()
-
-    def __repr__(self) -> str:
-        return repr(self._cache)
 
     def key(
         self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -115,7 +102,7 @@ class ResultCache:
                 key: Hashable = None if user_key is None else (fn, user_key)
             else:
                 named = tuple(sorted(kwargs.items())) if kwargs else ()
-                key = (fn, args, named, _types_of((*args, *(value for _, value in named))))
+                key = (fn, args, named, _type_of((*args, *(value for _, value in named))))
             # Unhashable arguments raise here and not later under the lock.
             hash(key)
         except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
@@ -123,16 +110,13 @@ class ResultCache:
             return None
         return key
 
-    def find(self, key: Hashable) -> CacheEntry[object] | None:
-        """Return the entry of a key, if it is not too old."""
-        if self._lock.is_held():  # this thread is changing the cache: a miss
-            return None
-        with self._lock:
-            return self._cache.get(key, self._clock(), self._max_stale_s)
+    def has(self, key: Hashable) -> bool:
+        """Whether a result is stored that is not too old."""
+        return self._cache.get(key) is not UNSET
 
     def store(self, key: Hashable, value: object) -> None:
         """Store a result; the value is already a copy."""
-        self._lock.run(partial(self._cache.put, key, value, self._clock()))
+        self._cache.put(key, value)
 
     def copy_value(self, value: object) -> object:
         """Return a copy to store or to hand out; `UNSET` if it cannot be copied."""
@@ -146,18 +130,14 @@ class ResultCache:
 
     def get_copy(self, key: Hashable | None) -> object:
         """Return a copy of the cached result of a key, or `UNSET`."""
-        entry = None if key is None else self.find(key)
-        return UNSET if entry is None else self.copy_value(entry.value)
-
-
-def _types_of(values: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the types of values and of their items: 1, 1.0 and True are equal, but differ in type."""
-    return tuple(map(_type_of, values))
+        value = UNSET if key is None else self._cache.get(key)
+        return UNSET if value is UNSET else self.copy_value(value)
 
 
 def _type_of(value: object) -> object:
+    # The types of items count too: 1, 1.0 and True are equal, but differ in type.
     if isinstance(value, tuple):
-        return type(value), _types_of(tuple(value))
+        return type(value), tuple(map(_type_of, value))
     if isinstance(value, frozenset):  # unordered, so each type stays with its value
         return type(value), frozenset((item, _type_of(item)) for item in value)
     return type(value)

@@ -69,7 +69,7 @@ def test_samples_with_a_gap_start_anew() -> None:
     for now in (0.0, 1.0):
         ladder.observe(0.96, now)
     assert ladder.observe(0.96, 4.5) is FULL
-    assert ladder.view().samples == (0.96,)
+    assert tuple(ladder.samples) == (0.96,)
     assert ladder.observe(0.96, 7.5) is FULL  # a gap of just as long is none
     assert ladder.observe(0.96, 8.0) is STATIC
 
@@ -87,18 +87,14 @@ def test_a_clock_that_steps_back_breaks_nothing() -> None:
     assert ladder.observe(None, 10.0) is STATIC
 
 
-def test_view_and_repr_show_the_samples_of_the_level() -> None:
+def test_level_and_load_are_those_of_the_newest_samples() -> None:
     ladder = DegradationLevels(DegradationSettings(), 5.0)
-    assert repr(ladder) == "<DegradationLevels full load=unknown for 0 s>"
-    assert (ladder.view().level, ladder.view().load, ladder.view().since_s) == (FULL, None, 5.0)
+    assert (ladder.level, ladder.load) == (FULL, None)
     for now in (6.0, 7.0, 8.0, 9.0, 20.0 / 2):
         ladder.observe(0.84, now)
-    assert repr(ladder) == "<DegradationLevels shed load=0.84 for 2 s>"
-    view = ladder.view()
-    assert (view.level, view.load, view.since_s, view.samples) == (SHED, 0.84, 8.0, (0.84,) * 3)
+    assert (ladder.level, ladder.load, tuple(ladder.samples)) == (SHED, 0.84, (0.84,) * 3)
     ladder.observe(None, 11.0)
-    assert repr(ladder) == "<DegradationLevels shed load=unknown for 3 s>"
-    assert ladder.view().load is None
+    assert (ladder.level, ladder.load) == (SHED, None)
 
 
 def test_a_threshold_of_its_own_has_the_same_hysteresis() -> None:
@@ -161,23 +157,22 @@ GRADED = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed
 @pytest.mark.parametrize(
     ("level", "feature", "usable", "shed", "choice"),
     [
-        (FULL, GIVEN, True, None, DegradationAction.SERVE),
-        (SHED, GIVEN, True, None, DegradationAction.SERVE),
-        (STALE, GIVEN, True, None, DegradationAction.STALE),
-        (STALE, GIVEN, False, None, DegradationAction.SERVE),
-        (STATIC, GIVEN, True, None, DegradationAction.STATIC),
-        (STATIC, GIVEN, False, None, DegradationAction.STATIC),
-        (STATIC, KEPT, True, None, DegradationAction.STALE),
-        (STATIC, KEPT, False, None, DegradationAction.SERVE),
-        (STATIC, BARE, False, None, DegradationAction.SERVE),
-        (STATIC, COMPUTED, False, None, DegradationAction.SERVE),
-        (STALE, CHEAP, False, None, DegradationAction.SERVE),
-        (STATIC, CHEAP, False, None, DegradationAction.STATIC),
-        (STATIC, GIVEN, True, True, DegradationAction.STATIC),
-        (FULL, LEFT_OUT, True, None, DegradationAction.SERVE),
-        (SHED, LEFT_OUT, True, None, DegradationAction.SHED),
-        (STALE, LEFT_OUT, True, None, DegradationAction.SHED),
-        (STATIC, LEFT_OUT, True, None, DegradationAction.SHED),
+        (FULL, GIVEN, True, False, DegradationAction.SERVE),
+        (SHED, GIVEN, True, False, DegradationAction.SERVE),
+        (STALE, GIVEN, True, False, DegradationAction.STALE),
+        (STALE, GIVEN, False, False, DegradationAction.SERVE),
+        (STATIC, GIVEN, True, False, DegradationAction.STATIC),
+        (STATIC, GIVEN, False, False, DegradationAction.STATIC),
+        (STATIC, KEPT, True, False, DegradationAction.STALE),
+        (STATIC, KEPT, False, False, DegradationAction.SERVE),
+        (STATIC, BARE, False, False, DegradationAction.SERVE),
+        (STATIC, COMPUTED, False, False, DegradationAction.SERVE),
+        (STALE, CHEAP, False, False, DegradationAction.SERVE),
+        (STATIC, CHEAP, False, False, DegradationAction.STATIC),
+        (FULL, LEFT_OUT, True, False, DegradationAction.SERVE),
+        (SHED, LEFT_OUT, True, True, DegradationAction.SHED),
+        (STALE, LEFT_OUT, True, True, DegradationAction.SHED),
+        (STATIC, LEFT_OUT, True, True, DegradationAction.SHED),
         (FULL, GRADED, True, True, DegradationAction.SHED),
         (SHED, GRADED, True, False, DegradationAction.SERVE),
         (STALE, GRADED, True, False, DegradationAction.STALE),
@@ -186,6 +181,6 @@ GRADED = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed
     ],
 )
 def test_level_selects_the_action_for_a_feature(
-    level: DegradationLevel, feature: Feature, usable: bool, shed: bool | None, choice: DegradationAction
+    level: DegradationLevel, feature: Feature, usable: bool, shed: bool, choice: DegradationAction
 ) -> None:
     assert choose_action(level, feature, usable, shed) is choice

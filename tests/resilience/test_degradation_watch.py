@@ -285,8 +285,7 @@ def test_shed_feature_returns_after_the_configured_samples() -> None:
 
 def test_the_view_takes_no_sample() -> None:
     watched = Watched()
-    assert watched.degradation.view().load is None
+    assert watched.degradation.view() == (DegradationLevel.FULL, None)
     assert watched.requested == 0
     watched.degradation.level()
-    assert watched.degradation.view().samples == (0.1,)
-    assert repr(watched.degradation) == "<DegradationLevels full load=0.10 for 0 s>"
+    assert watched.degradation.view() == (DegradationLevel.FULL, 0.1)

@@ -389,7 +389,7 @@ def test_succession_without_a_fork_is_the_same() -> None:
         fail(process.registry.guard(name))
     held.append(process.registry.guard("beyond"))
     registry = process.new_registry(None, process.registry)
-    assert repr(registry).startswith("GuardRegistry(2 guards, ")
+    assert len(registry.view().breakers) == 2
     states = [view.state for view in registry.view().breakers]
     assert states == [BreakerState.CLOSED] * len(states)
     assert function() == "kept"

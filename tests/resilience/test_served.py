@@ -411,17 +411,6 @@ def test_blocks_are_rejected_while_the_feature_is_shed() -> None:
     assert Bench(None).at(STATIC).served.reject_if_shed() is None
 
 
-def test_repr_shows_feature_and_counts() -> None:
-    assert (
-        repr(Bench(None).served)
-        == "<FeatureExecutor 'related' <DegradationLevels full load=unknown for 0 s> no cache>"
-    )
-    kept = repr(Bench(Fallback(stale=True)).served)
-    assert (
-        kept == "<FeatureExecutor 'related' <DegradationLevels full load=unknown for 0 s> <StaleCache 0/8>>"
-    )
-
-
 def test_each_answer_is_counted_under_the_guard_s_name(face: str) -> None:
     bench, dependency = Bench(Fallback(static=1)).open(), Dependency(face)
     dependency(bench.served)

@@ -18,13 +18,13 @@ values of the named fields, and another one of them takes its place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.resilience.fallback import UNSET, Fallback
+from autoglm_throttle.resilience.fallback import UNSET, Unset
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs, is_sendable
 from autoglm_throttle.resilience.http.fields import (
     addressing_fields,
@@ -166,30 +166,23 @@ class CachePolicy:
 class ResponseCache:
     """Cached responses of one feature, for threads, and its requests without single flight."""
 
-    __slots__ = (
-        *("_cache", "_clock", "_key", "_lock", "_log", "_max_stale_s", "_unshareable"),
-        "max_body_bytes",
-    )
+    __slots__ = (*("_cache", "_clock", "_key", "_log", "_max_stale_s", "_unshareable", "max_body_bytes"),)
 
     def __init__(
         self,
-        fallback: Fallback,
+        key: CacheKey | None,
         settings: DegradationSettings,
         max_stale_s: float,
         clock: Clock,
         log: RateLimitedLogger,
     ) -> None:
-        self._cache: StaleCache[CachedResponse] = StaleCache(settings.cache_entries)
+        self._cache: StaleCache[CachedResponse] = StaleCache(settings.cache_entries, math.inf, clock)
         self._clock = clock
-        self._key: CacheKey | None = fallback.key
-        self._lock = SerialLock()
+        self._key = key
         self._log = log
-        self._max_stale_s = max_stale_s if fallback.max_stale_s is None else fallback.max_stale_s
-        self._unshareable: StaleCache[None] = StaleCache(UNSHARED_ENTRIES)
+        self._max_stale_s = max_stale_s
+        self._unshareable: StaleCache[None] = StaleCache(UNSHARED_ENTRIES, UNSHARED_S, clock)
         self.max_body_bytes: int = settings.cache_body_bytes
-
-    def __repr__(self) -> str:
-        return f"<ResponseCache {self._cache!r}>"
 
     def request(
         self, method: str, url: str, headers: Pairs, request: object, key: CacheKey | None = None
@@ -210,14 +203,10 @@ class ResponseCache:
         """Return the stored response that may replace an error of this request, or None."""
         if request is None or not request.is_cacheable:
             return None
-        if self._lock.is_held():  # this thread is changing the cache: a miss
+        response = self._cache.get(request.base_key)
+        if isinstance(response, Unset) or not response.is_usable(self._clock(), self._max_stale_s):
             return None
-        with self._lock:
-            now = self._clock()
-            entry = self._cache.get(request.base_key, now, float("inf"))
-        if entry is None or not entry.value.is_usable(now, self._max_stale_s):
-            return None
-        return entry.value if entry.value.fits(request) else None
+        return response if response.fits(request) else None
 
     def find_answer(self, request: CacheRequest | None, cause: str) -> object:
         """Return the stored response as a fallback, with its current age; `UNSET` without one."""
@@ -235,31 +224,24 @@ class ResponseCache:
         if storable(request, status, headers):
             return CachePolicy(partial(self._put, request, headers, requested_s), self.max_body_bytes)
         if invalidates(request.method, status):
-            stored_key = replace(request, method="GET").base_key
-            self._lock.run(partial(self._cache.entries.pop, stored_key, None))
+            self._cache.remove(replace(request, method="GET").base_key)
         return None
 
     def mark_unshareable(self, request: CacheRequest) -> None:
         """Disable single flight for this request for a while: its response could not be shared."""
-        self._lock.run(partial(self._unshareable.put, request.base_key, None, self._clock()))
+        self._unshareable.put(request.base_key, None)
 
     def is_unshareable(self, request: CacheRequest) -> bool:
         """Whether single flight is disabled for this request."""
-        if self._lock.is_held():  # this thread is changing the entries: do not wait for another call
-            return True
-        with self._lock:
-            return self._unshareable.get(request.base_key, self._clock(), UNSHARED_S) is not None
+        # A thread that is changing a cache must not wait for another call.
+        is_changing = self._cache.lock.is_held() or self._unshareable.lock.is_held()
+        return is_changing or self._unshareable.get(request.base_key) is not UNSET
 
     def _put(self, request: CacheRequest, headers: Pairs, requested_s: float, body: bytes) -> None:
         if len(body) <= self.max_body_bytes:
             response = cached_response(request, headers, body, requested_s)
-            self._lock.run(partial(self._store, request.base_key, response))
-
-    def _store(self, key: Hashable, response: CachedResponse) -> None:
-        """Store a complete response, if the stored one is not younger."""
-        stored = self._cache.entries.get(key)
-        if stored is None or stored.value.created_s <= response.created_s:
-            self._cache.put(key, response, response.requested_s)
+            # A slow response must not replace a younger one.
+            self._cache.put(request.base_key, response, lambda stored: stored.created_s <= response.created_s)
 
 
 def invalidates(method: str, status: int) -> bool:

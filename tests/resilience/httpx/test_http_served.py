@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.http.cache import CacheRequest, ResponseCache
 from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from tests.resilience.httpx.guarded_calls import URL
@@ -22,7 +21,7 @@ def test_request_during_a_cache_change_misses_without_waiting() -> None:
     requests: list[bool] = []
     log = RateLimitedLogger("dep", lambda: 1.0)
     request = CacheRequest("GET", URL, ())
-    cache = ResponseCache(Fallback(stale=True), DegradationSettings(), 60.0, clock, log)
+    cache = ResponseCache(None, DegradationSettings(), 60.0, clock, log)
     policy = cache.policy(request, 200, (("cache-control", "max-age=60"),), 1.0)
     assert policy is not None
     policy.put(b"stored")
