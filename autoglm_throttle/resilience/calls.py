@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from autoglm_throttle.resilience.fallback import UNSET
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.types import GuardPermit, GuardRejected, GuardRejection, Outcome
+from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejected, GuardRejection, Outcome
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 _SUCCESS: Final = Outcome.SUCCESS
@@ -197,32 +197,70 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
     return guarded
 
 
-class _PendingCall:
-    """A call in flight, settled once."""
+class PendingCall:
+    """A call in flight, settled once: of an awaitable, a stream or a response body; neutral if it is dropped.
 
-    __slots__ = ("_begun_s", "_circuit", "_permit")
+    As a context manager it spans a stream. There ``slow_call_s`` does not apply, since the duration of a
+    stream depends on its consumer too.
+    """
+
+    __slots__ = ("_begun_s", "_circuit", "_permit", "_slow", "awaits_first_item")
 
     def __init__(self, circuit: GuardState, permit: GuardPermit, begun_s: float) -> None:
         self._circuit = circuit
         self._permit: GuardPermit | None = permit
+        self._slow = False
         self._begun_s = begun_s
+        # Whether the first item matters for the outcome.
+        self.awaits_first_item: bool = circuit.first_item_s is not None or circuit.settles_at_first_item
+
+    def __enter__(self) -> PendingCall:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.record_end()
+        else:
+            self.record_failure(error)
+
+    def __del__(self) -> None:
+        self.record(Outcome.NEUTRAL)
 
     def settle(self, result: object, *, raised: bool) -> None:
+        """Classify and record the result of an awaitable, unless it has an outcome already."""
         permit, self._permit = self._permit, None
         if permit is not None:
             _settle(self._circuit, permit, self._begun_s, result, raised=raised)
 
-    def drop(self) -> None:
+    def record_first_item(self) -> None:
+        """Record the first item, or the end of an empty body: it may be slow, and it may settle a probe."""
+        self.awaits_first_item = False
+        circuit, permit, limit_s = self._circuit, self._permit, self._circuit.first_item_s
+        self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
+        # A serial above 0 also marks a bounded ordinary call, so the state decides too.
+        is_probe = permit is not None and permit.serial > 0
+        if circuit.settles_at_first_item and is_probe and circuit.state() is BreakerState.HALF_OPEN:
+            self.record_end()
+
+    def record_end(self) -> None:
+        """Record the end of the stream."""
+        self.record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
+
+    def record_failure(self, error: BaseException) -> Outcome | None:
+        """Record an error or a cancellation of the stream; return its outcome, None if it had one."""
+        permit, self._permit = self._permit, None
+        return None if permit is None else self._circuit.settle(permit, error, raised=True)
+
+    def record(self, outcome: Outcome) -> None:
+        """Record the outcome of the stream, unless there is one already."""
         permit, self._permit = self._permit, None
         if permit is not None:
-            self._circuit.record(permit, Outcome.NEUTRAL)
-
-    def __del__(self) -> None:
-        """Settle as neutral when the awaitable is garbage-collected, awaited or not."""
-        self.drop()
+            self._circuit.record(permit, outcome)
 
 
-async def _await_and_settle(call: _PendingCall, inner: Awaitable[Any]) -> Any:  # noqa: ANN401
+async def _await_and_settle(call: PendingCall, inner: Awaitable[Any]) -> Any:  # noqa: ANN401
     try:
         value = await inner
     except BaseException as error:
@@ -244,7 +282,7 @@ class SettlingAwaitable(Coroutine[Any, Any, Any]):
     def __init__(
         self, circuit: GuardState, permit: GuardPermit, inner: Awaitable[Any], begun_s: float
     ) -> None:
-        self._call = _PendingCall(circuit, permit, begun_s)
+        self._call = PendingCall(circuit, permit, begun_s)
         self._inner = inner
         self._running: Coroutine[Any, Any, Any] | None = None
 
@@ -268,7 +306,7 @@ class SettlingAwaitable(Coroutine[Any, Any, Any]):
         try:
             return self._ensure_started().throw(*error)
         except BaseException:
-            self._call.drop()  # an unstarted coroutine never runs its handler
+            self._call.record(_NEUTRAL)  # an unstarted coroutine never runs its handler
             raise
 
     def close(self) -> None:
@@ -278,7 +316,7 @@ class SettlingAwaitable(Coroutine[Any, Any, Any]):
             self._running.close()
         elif isinstance(self._inner, Coroutine):
             self._inner.close()
-        self._call.drop()
+        self._call.record(_NEUTRAL)
 
 
 class SettlingContext(SettlingAwaitable):

@@ -201,10 +201,6 @@ _ORDER: Final[Mapping[DegradationAction, tuple[FallbackKind, ...]]] = {
 }
 
 
-def accept_any(value: object, kind: FallbackKind) -> None:
-    """Accept any value."""
-
-
 @dataclass(frozen=True, slots=True)
 class FallbackAnswer:
     """A degraded answer."""
@@ -250,7 +246,7 @@ class FallbackChain:
         context: FallbackContext,
         lookup: CacheLookup,
         action: DegradationAction = DegradationAction.SERVE,
-        check: ValueCheck = accept_any,
+        check: ValueCheck | None = None,
     ) -> Steps[FallbackAnswer | None]:
         """Answer without the call.
 
@@ -263,7 +259,7 @@ class FallbackChain:
                     value: object = yield Call(self._compute, self._compute_async, (context,))
                 else:
                     value = lookup(context.cause) if kind is FallbackKind.STALE else self._static_value()
-                if value is not UNSET:
+                if value is not UNSET and check is not None:
                     check(value, kind)
             except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
                 self._record_failure(kind, error, context.error)

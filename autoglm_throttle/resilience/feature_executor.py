@@ -53,9 +53,10 @@ Kwargs = Mapping[str, Any]
 class FunctionCall:
     """One call of a guarded function."""
 
-    __slots__ = ("_attempt", "_executor", "args", "flight_key", "kwargs", "max_wait_s", "replaces_values")
-
     rejected = GuardRejected
+    check = None  # any value of a fallback is accepted
+
+    __slots__ = ("_attempt", "_executor", "args", "flight_key", "kwargs", "max_wait_s", "replaces_values")
 
     def __init__(
         self,
@@ -83,9 +84,6 @@ class FunctionCall:
         """Return a copy of the cached result, or `UNSET`."""
         results = self._executor.results
         return UNSET if results is None else results.get_copy(self.flight_key)
-
-    def check(self, value: object, kind: FallbackKind) -> None:
-        """Accept any value of a fallback."""
 
     def run(self) -> Steps[GuardedAttempt]:
         """Make the call alone, and cache its result."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 from autoglm_throttle.resilience.calls import guarded_coroutine, guarded_function
 from autoglm_throttle.resilience.classify import apply_slow_limit
 from autoglm_throttle.resilience.fallback import is_function
-from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.resilience.state import GuardState, require_permit
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
 from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -18,7 +18,6 @@ from autoglm_throttle.types import (
     BreakerState,
     BreakerView,
     GuardPermit,
-    GuardRejected,
     GuardRejection,
     Outcome,
 )
@@ -79,7 +78,7 @@ class Guard:
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
             circuit.block()
-            permit = _permit_or_raise(circuit.admit())
+            permit = require_permit(circuit.admit())
         else:
             fast.calls += 1
         self._permit = permit
@@ -111,7 +110,7 @@ class Guard:
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
             circuit.block()
-            permit = _permit_or_raise(await circuit.admit_async())
+            permit = require_permit(await circuit.admit_async())
         else:
             fast.calls += 1
         self._permit = permit
@@ -247,12 +246,6 @@ class Guard:
     def __repr__(self) -> str:
         breaker = self.circuit.breaker
         return f"<Guard {self.name!r} {breaker.read(breaker.core.describe)}>"
-
-
-def _permit_or_raise(permit: GuardPermit | GuardRejection) -> GuardPermit:
-    if isinstance(permit, GuardRejection):
-        raise GuardRejected(permit)
-    return permit
 
 
 def decorate(circuit: GuardState, fn: Callable[P, R]) -> Callable[P, R]:

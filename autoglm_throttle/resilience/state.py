@@ -441,3 +441,10 @@ class GuardState:
     def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""
         self.breaker.apply(partial(self.breaker.core.adopt, remote), is_local=False)
+
+
+def require_permit(answer: GuardPermit | GuardRejection) -> GuardPermit:
+    """Return a permit, or raise GuardRejected."""
+    if isinstance(answer, GuardRejection):
+        raise GuardRejected(answer)
+    return answer

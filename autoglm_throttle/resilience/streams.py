@@ -4,79 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any
 
-from autoglm_throttle.resilience.calls import await_within
-from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.types import (
-    BreakerState,
-    GuardPermit,
-    GuardRejected,
-    GuardRejection,
-    Outcome,
-)
+from autoglm_throttle.resilience.calls import PendingCall, await_within
+from autoglm_throttle.resilience.state import GuardState, require_permit
+from autoglm_throttle.types import GuardPermit, GuardRejection, Outcome
 
 
-class StreamPermit:
-    """Permit and progress of one stream, or of one response body.
-
-    As a context manager it spans the stream. ``slow_call_s`` does not apply, since the duration of a stream
-    depends on its consumer too.
-    """
-
-    __slots__ = ("_begun_s", "_circuit", "_permit", "_slow", "awaits_first_item")
-
-    def __init__(self, circuit: GuardState, permit: GuardPermit, begun_s: float) -> None:
-        self._circuit = circuit
-        self._permit: GuardPermit | None = permit
-        self._slow = False
-        self._begun_s = begun_s
-        # Whether the first item matters for the outcome.
-        self.awaits_first_item: bool = circuit.first_item_s is not None or circuit.settles_at_first_item
-
-    def __enter__(self) -> StreamPermit:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.record_end()
-        else:
-            self.record_failure(error)
-
-    def record_first_item(self) -> None:
-        """Record the first item, or the end of an empty body: it may be slow, and it may settle a probe."""
-        self.awaits_first_item = False
-        circuit, permit, limit_s = self._circuit, self._permit, self._circuit.first_item_s
-        self._slow = limit_s is not None and circuit.clock() - self._begun_s > limit_s
-        # A serial above 0 also marks a bounded ordinary call, so the state decides too.
-        is_probe = permit is not None and permit.serial > 0
-        if circuit.settles_at_first_item and is_probe and circuit.state() is BreakerState.HALF_OPEN:
-            self.record_end()
-
-    def record_end(self) -> None:
-        """Record the end of the stream."""
-        self.record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
-
-    def record_failure(self, error: BaseException) -> Outcome | None:
-        """Record an error or a cancellation of the stream; return its outcome, None if it had one."""
-        permit, self._permit = self._permit, None
-        return None if permit is None else self._circuit.settle(permit, error, raised=True)
-
-    def record(self, outcome: Outcome) -> None:
-        """Record the outcome of the stream, unless there is one already."""
-        permit, self._permit = self._permit, None
-        if permit is not None:
-            self._circuit.record(permit, outcome)
-
-
-def _start_stream(circuit: GuardState, permit: GuardPermit | GuardRejection) -> StreamPermit:
-    """Return the permit of an admitted stream, or raise GuardRejected."""
-    if isinstance(permit, GuardRejection):
-        raise GuardRejected(permit)
-    return StreamPermit(circuit, permit, 0.0 if circuit.first_item_s is None else circuit.clock())
+def _start_stream(circuit: GuardState, answer: GuardPermit | GuardRejection) -> PendingCall:
+    begun_s = 0.0 if circuit.first_item_s is None else circuit.clock()
+    return PendingCall(circuit, require_permit(answer), begun_s)
 
 
 class _GuardedGenerator(Generator[Any, Any, Any]):
@@ -84,7 +21,7 @@ class _GuardedGenerator(Generator[Any, Any, Any]):
 
     __slots__ = ("_inner", "_observer")
 
-    def __init__(self, inner: Generator[Any, Any, Any], observer: StreamPermit) -> None:
+    def __init__(self, inner: Generator[Any, Any, Any], observer: PendingCall) -> None:
         self._inner = inner
         self._observer = observer
 
@@ -153,7 +90,7 @@ class _InnerItems:
         self.newest: Any = None
         self.is_destroyed = False
 
-    async def fetch(self, stream: StreamPermit) -> bool:
+    async def fetch(self, stream: PendingCall) -> bool:
         """Wait for the next item, at most ``stream_idle_s``; return whether there is one."""
         idle_s = self._circuit.stream_idle_s
         try:

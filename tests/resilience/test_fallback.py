@@ -21,7 +21,6 @@ from autoglm_throttle.resilience.fallback import (
     Fallback,
     FallbackAnswer,
     ValueCheck,
-    accept_any,
 )
 from autoglm_throttle.types import FallbackContext, FallbackKind
 from tests.loops import run
@@ -50,7 +49,7 @@ class Climb:
         choice: DegradationAction = DegradationAction.SERVE,
         cause: str = "error",
         timeout_s: float | None = None,
-        check: ValueCheck = accept_any,
+        check: ValueCheck | None = None,
     ) -> FallbackAnswer | None:
         ladder = fallback_kinds(fallback, lambda *answer: self.counts.append(answer), timeout_s)
         notified = context(error, cause)

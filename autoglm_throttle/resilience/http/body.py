@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import httpx
 
-from autoglm_throttle.resilience.calls import await_within
+from autoglm_throttle.resilience.calls import PendingCall, await_within
 from autoglm_throttle.resilience.http.answer import HttpAnswer
 from autoglm_throttle.resilience.http.cache import DEGRADED, CachePolicy, mark_degraded
 from autoglm_throttle.resilience.state import GuardState
-from autoglm_throttle.resilience.streams import StreamPermit
 from autoglm_throttle.types import GuardPermit, Outcome
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class BodyObserver:
         length: int | None,
         cache_policy: CachePolicy | None = None,
     ) -> None:
-        self._stream = StreamPermit(circuit, permit, begun_s)
+        self._stream = PendingCall(circuit, permit, begun_s)  # returns its slot if it is dropped
         self._clock = circuit.clock
         self._length = length
         self._cache_policy = cache_policy
@@ -60,10 +59,6 @@ class BodyObserver:
         self._started_s = begun_s
         self.outcome: Outcome = Outcome.NEUTRAL  # Outcome of a body that failed
         self._stop_timer()
-
-    # A response that is dropped unread returns its slot.
-    def __del__(self) -> None:
-        self._stream.record(Outcome.NEUTRAL)
 
     def reading(self) -> None:
         """Record that the reader waits for the next part."""
