@@ -150,18 +150,18 @@ class Throttle:
         Raises:
             ValueError: when awaited: the ticket was cancelled, or returned by `called`.
         """
-        return self.admission.tickets.wait(ticket, disconnected)
+        return self.admission.verdicts.wait(ticket, disconnected)
 
     def leave(self, ticket: Ticket) -> None:
         """Cancel a ticket; nothing is charged. Idempotent.
 
         A task that waits for the ticket is not woken: cancel the task instead.
         """
-        self.admission.tickets.leave(ticket)
+        self.admission.verdicts.leave(ticket)
 
     def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
         """Return the tickets that became ready or expired without a waiter, with their results."""
-        return self.admission.tickets.called()
+        return self.admission.verdicts.called()
 
     @asynccontextmanager
     async def slot(self, demand: Demand) -> AsyncIterator[Permit]:

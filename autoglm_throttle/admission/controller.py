@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.verdicts import Verdicts
-from autoglm_throttle.admission.waiting import TicketWaiter
 from autoglm_throttle.events import EventQueue, control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.limiting.decisions import HasTokens, all_rejected, latest
@@ -28,12 +27,7 @@ _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.
 class AdmissionController:
     """Admits a request, rejects it, or gives it a ticket for the queue.
 
-    Args:
-        parts: the limits, in the order in which they are asked.
-        events: the queue of log events.
-        control_state: the initial one.
-        refresh: called with the time, without the lock, when a request finds the control state outdated.
-        dry_run: whether rejections are only counted.
+    It calls ``refresh`` with the time, without the lock, when a request finds the control state outdated.
     """
 
     def __init__(
@@ -58,11 +52,9 @@ class AdmissionController:
         self._store = parts.store
         self._events = events
         self._dry_run = dry_run
-        self._verdicts: Verdicts = Verdicts(parts, events, dry_run=dry_run)
-        # Gives the holders of tickets their results.
-        self.tickets: TicketWaiter = TicketWaiter(parts.settlement, self._verdicts)
+        self.verdicts: Verdicts = Verdicts(parts, events, dry_run=dry_run)
         # Runs pending wake-ups, polls the store, writes log events; call it after leaving the lock.
-        self.flush: Callable[[], None] = self._verdicts.flush
+        self.flush: Callable[[], None] = self.verdicts.flush
         self._refresh = refresh
         # When a request must refresh the control state; at once while sampling is stopped.
         self.refresh_due_s: float = -math.inf
@@ -72,14 +64,11 @@ class AdmissionController:
     # Arrival
 
     async def admit(self, demand: Demand) -> Permit | Rejection:
-        """Request admission, and wait in the queue if a slot can be free in time.
-
-        Raises no exception of its own. A cancelled caller leaves the queue and is charged nothing.
-        """
+        """Request admission, and wait in the queue if a slot can be free in time, as `Throttle.admit`."""
         if self.has_leases:
             await self.ensure_lease(demand)
         verdict = self.try_admit(demand, demand.work_class)
-        return await self.tickets.wait(verdict) if isinstance(verdict, Ticket) else verdict
+        return await self.verdicts.wait(verdict) if isinstance(verdict, Ticket) else verdict
 
     async def ensure_lease(self, demand: Demand) -> None:
         """Lease enough tokens for a demand if the fleet has them. Await this before `try_admit`.
@@ -98,14 +87,9 @@ class AdmissionController:
             await fleet.ensure(demand)
 
     def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:
-        """Request admission without waiting. A Ticket is a position in the queue.
+        """Request admission without waiting, as `Throttle.try_admit`.
 
-        Call `wait` for the ticket, poll it with `called`, or `leave` it.
-
-        Args:
-            demand: what is asked for.
-            work_class: name of its work class, mostly that of the demand; a demand that is kept for each
-                caller has none.
+        A demand that is kept for each caller has no work class: hence the argument.
         """
         now = self._clock()
         if now >= self.refresh_due_s:
@@ -131,7 +115,7 @@ class AdmissionController:
                 decision = self._user_limits.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     settlement.counters.classes[demand.priority].admitted += 1
-                    verdict = self._verdicts.permit(settlement, demand, decision, now, now, kind, slot)
+                    verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot)
                 elif isinstance(decision, PendingCheck):
                     verdict = Ticket.with_slot(demand, now, kind, slot)
                     verdict.charges = TicketCharges(settlement, payer, charged_s=now)
@@ -140,7 +124,7 @@ class AdmissionController:
                     if slot:
                         settlement.release_unused(demand, now, kind, slot)
                     payer.give_back(demand.cost, now)
-                    verdict = self._verdicts.reject(demand, decision, now, kind)
+                    verdict = self.verdicts.reject(demand, decision, now, kind)
             else:
                 verdict = self._enqueue(demand, payer, now, kind)
         finally:
@@ -148,7 +132,7 @@ class AdmissionController:
         # With a ticket for a check of the store, the waiter polls the store.
         polls = self._store is not None and verdict.__class__ is not Ticket
         if lock.pending or self._events.waiting or polls:
-            self._verdicts.flush()
+            self.verdicts.flush()
         return verdict
 
     def _enqueue(
@@ -159,7 +143,7 @@ class AdmissionController:
         slot, queued, budget_active = self._slot_or_ticket(demand, kind, now)
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
-            return self._verdicts.reject(demand, queued, now, kind)
+            return self.verdicts.reject(demand, queued, now, kind)
         charged_s = now if queued is None else queued.arrived_s
         decision = self._user_limits.hit(demand, charged_s) or ADMITTED
         charges = TicketCharges(settlement, payer, budget_charged=budget_active, charged_s=charged_s)
@@ -175,10 +159,10 @@ class AdmissionController:
             payer.give_back(demand.cost, now)
             if budget_active:
                 self._shared_budget.give_back(now)
-            return self._verdicts.reject(demand, decision, now, kind)
+            return self.verdicts.reject(demand, decision, now, kind)
         if queued is None:
             settlement.counters.classes[demand.priority].admitted += 1
-            return self._verdicts.permit(settlement, demand, decision, now, now, kind, slot)
+            return self.verdicts.permit(settlement, demand, decision, now, now, kind, slot)
         queued.charges, charges.decision = charges, decision
         if settlement.limiter.in_flight < settlement.limiter.capacity:  # the limit has just grown
             settlement.call_ready(now)
@@ -188,8 +172,8 @@ class AdmissionController:
         """Ask the rates and the user limits alone, for a request whose body is not there yet.
 
         Returns:
-            A ticket without a slot, to `wait` for if its check of the store is pending, then to `leave`
-            or to hand to `try_slot`; a rejection; in a dry run, in place of one, a permit.
+            A ticket without a slot, to wait for if its check of the store is pending, then to leave or to
+            hand to `try_slot`; a rejection; in a dry run, in place of one, a permit.
         """
         now = self._clock()
         if now >= self.refresh_due_s:
@@ -217,8 +201,8 @@ class AdmissionController:
                     verdict.called_s, verdict.charges = None, charges
                 else:
                     payer.give_back(demand.cost, now)
-                    verdict = self._verdicts.reject(demand, charges.decision, now, kind)
-        self._verdicts.flush()
+                    verdict = self.verdicts.reject(demand, charges.decision, now, kind)
+        self.verdicts.flush()
         return verdict
 
     def try_slot(self, charged: Ticket) -> Permit | Ticket | Rejection:
@@ -232,26 +216,26 @@ class AdmissionController:
         decision = latest(decision, now - charges.charged_s)
         with self._lock:
             slot = NO_SLOT
-            queued: Ticket | Decision | None = self._verdicts.quota_rejection(charged, now)
+            queued: Ticket | Decision | None = self.verdicts.quota_rejection(charged, now)
             if queued is None and (
                 self._budget_active or not (slot := settlement.limiter.try_acquire(demand, kind, now))
             ):
                 slot, queued, charges.budget_charged = self._slot_or_ticket(demand, kind, now)
                 if isinstance(queued, Decision):
-                    self._verdicts.refund(charged, now)
+                    self.verdicts.refund(charged, now)
             verdict: Permit | Ticket | Rejection
             charged.state = _LEFT
             if queued is None:
                 settlement.counters.classes[demand.priority].admitted += 1
-                verdict = self._verdicts.permit(settlement, demand, decision, now, now, kind, slot)
+                verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot)
             elif isinstance(queued, Decision):
-                verdict = self._verdicts.reject(demand, queued, now, kind)
+                verdict = self.verdicts.reject(demand, queued, now, kind)
             else:
                 queued.charges = charges
                 if settlement.limiter.in_flight < settlement.limiter.capacity:
                     settlement.call_ready(now)
                 verdict = queued
-        self._verdicts.flush()
+        self.verdicts.flush()
         return verdict
 
     def _reject_by_rate(
@@ -260,7 +244,7 @@ class AdmissionController:
         """Reject a demand that found no tokens; it counts as demand for slots."""
         if demand.holds_slot:
             self._settlement.limiter.record_arrival(demand.priority, now)
-        return self._verdicts.reject(demand, decision, now, kind)
+        return self.verdicts.reject(demand, decision, now, kind)
 
     def _slot_or_ticket(
         self, demand: Demand, kind: WorkClass, now: float
@@ -299,21 +283,16 @@ class AdmissionController:
     # Rejections decided elsewhere
 
     def reject(self, demand: Demand, decision: Decision, *, degraded: bool = False) -> Rejection | None:
-        """Count a request that was rejected before the throttle, or answered by a fallback.
+        """Count a request that was rejected before the throttle, or ``degraded``: answered by a fallback.
 
-        Args:
-            demand: the demand of the request.
-            decision: the rejection; its reason must be ``gpu``, ``queue`` or ``breaker``.
-            degraded: whether a fallback answers in its place; in a dry run none should.
-
-        Returns:
-            The rejection; None in a dry run, which only counts it and admits the request.
+        The reason must be ``gpu``, ``queue`` or ``breaker``. Returns None in a dry run, which only counts it
+        and admits the request; there no fallback should answer.
         """
         if self._dry_run:
             with self._lock:
                 self._settlement.counters.classes[demand.priority].would_reject[decision.reason] += 1
-                self._verdicts.log_rejection(demand, decision, self._clock())
-            self._verdicts.flush()
+                self.verdicts.log_rejection(demand, decision, self._clock())
+            self.verdicts.flush()
             return None
         if demand.holds_slot:
             with self._lock:
@@ -323,12 +302,7 @@ class AdmissionController:
         return rejection
 
     def record_rejection(self, rejection: Rejection, *, degraded: bool) -> None:
-        """Count the load rejection of a `ProvisionalDemand`, once.
-
-        Args:
-            rejection: as the throttle returned it; its reason must be ``gpu``, ``queue`` or ``breaker``.
-            degraded: whether a fallback answers in its place.
-        """
+        """Count the load rejection of a `ProvisionalDemand`, once; ``degraded``: a fallback answers."""
         demand, decision = rejection.demand, rejection.decision
         with self._lock:
             row = self._settlement.counters.classes[demand.priority]
@@ -336,8 +310,8 @@ class AdmissionController:
                 row.degraded[decision.reason] += 1
             else:
                 row.rejected[decision.reason] += 1
-                self._verdicts.log_rejection(demand, decision, self._clock())
-        self._verdicts.flush()
+                self.verdicts.log_rejection(demand, decision, self._clock())
+        self.verdicts.flush()
 
     def record_exempt(self) -> None:
         """Count a request that is exempt from the throttle."""
@@ -353,14 +327,7 @@ class AdmissionController:
     # Control
 
     def apply(self, state: ControlState, view: GpuView | None, refresh_due_s: float, now: float) -> None:
-        """Put a control state into force; called under the lock.
-
-        Args:
-            state: the control state.
-            view: the newest view of the devices, for the log; None: nothing yet.
-            refresh_due_s: when a request must call ``refresh``.
-            now: monotonic seconds.
-        """
+        """Put a control state into force, with the newest view for the log; called under the lock."""
         before, self.control_state = self.control_state, state
         self.refresh_due_s = refresh_due_s
         if state is before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
 from functools import partial
 from types import TracebackType
@@ -140,18 +141,10 @@ class Permit:
 
     def _settle_later(self, outcome: Outcome, *, client_error: bool) -> None:
         """Hand the settlement to a copy: the cleanup's next steps must find this permit settled."""
-        later = Permit(
-            self._settlement,
-            self.demand,
-            self.decision,
-            self.arrived_s,
-            self.admitted_s,
-            self.work_class,
-            self.slot,
-        )
-        later.started_s = self.started_s
-        later.settled, self.settled = self.settled, True
-        self._settlement.lock.pending.append(partial(later.settle, outcome, client_error=client_error))
+        later = copy.copy(self)
+        self.settled = True
+        settle = partial(Permit.settle, later, outcome, client_error=client_error)
+        self._settlement.lock.pending.append(settle)
 
     def __enter__(self) -> Permit:
         return self
@@ -184,10 +177,10 @@ class ProvisionalDemand(Demand):
     @classmethod
     def of(cls, demand: Demand) -> ProvisionalDemand:
         """Return the same demand as a provisional one."""
-        copy = cls.__new__(cls)
+        provisional = cls.__new__(cls)
         for name in Demand.__slots__:
-            setattr(copy, name, getattr(demand, name))
-        return copy
+            setattr(provisional, name, getattr(demand, name))
+        return provisional
 
 
 class Rejection:

@@ -13,12 +13,7 @@ from autoglm_throttle.types import Decision, Demand, Outcome, ResourceAdvice
 
 
 class QuotaCheck:
-    """Priority buckets that reject a demand without memory before taking tokens.
-
-    Args:
-        buckets: the token buckets.
-        quota: checked first.
-    """
+    """Priority buckets that reject a demand without memory before taking tokens."""
 
     __slots__ = ("_buckets", "_quota")
 
@@ -33,28 +28,16 @@ class QuotaCheck:
 
 
 class QuotaPermit(Permit):
-    """A permit that carries resource advice, and counts against the quotas.
-
-    Args:
-        quota: the quotas it counts against; the other arguments are those of any permit.
-    """
+    """A permit that carries resource advice, and counts against the quotas."""
 
     __slots__ = ("_advice", "_load")
 
-    def __init__(  # noqa: PLR0913, PLR0917 - as its base
-        self,
-        quota: Quota,
-        settlement: Settlement,
-        demand: Demand,
-        decision: Decision,
-        arrived_s: float,
-        admitted_s: float,
-        work_class: WorkClass,
-        slot: int,
+    def __init__(
+        self, quota: Quota, *arguments: *tuple[Settlement, Demand, Decision, float, float, WorkClass, int]
     ) -> None:
-        super().__init__(settlement, demand, decision, arrived_s, admitted_s, work_class, slot)
-        self._advice = quota.advice(demand, admitted_s)
-        self._load = quota.reserve(demand) if demand.holds_slot else None
+        super().__init__(*arguments)
+        self._advice = quota.advice(self.demand, self.admitted_s)
+        self._load = quota.reserve(self.demand) if self.demand.holds_slot else None
 
     @property
     def advice(self) -> ResourceAdvice:

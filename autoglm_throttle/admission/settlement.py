@@ -14,13 +14,7 @@ _NEUTRAL = Outcome.NEUTRAL
 
 
 class Settlement:
-    """Holds what a permit needs when it is settled. Its methods are called under `lock`.
-
-    Args:
-        clock: monotonic seconds.
-        lock: the lock of the throttle.
-        limiter: the limit on requests in flight.
-    """
+    """Holds what a permit needs when it is settled. Its methods are called under `lock`."""
 
     __slots__ = ("clock", "counters", "limiter", "lock", "unclaimed")
 

@@ -1,32 +1,31 @@
-"""Permits and rejections: makes and counts them, and returns what a ticket holds."""
+"""Permits and rejections: at once, or for the holder of a ticket that waits in the queue or for the store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
+import anyio
+
+from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.events import EventQueue
+from autoglm_throttle.limiting.decisions import latest
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
+from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import Decision, Demand, Reason
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
 
-_LEFT = TicketState.CANCELLED
+_WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
 
 class Verdicts:
-    """Turns decisions into permits and rejections. All methods but `flush` are called under the lock.
-
-    Args:
-        parts: the limits.
-        events: the queue of log events.
-        dry_run: whether rejections are only counted.
-    """
+    """Turns decisions into permits and rejections, and gives the holders of tickets their results."""
 
     def __init__(self, parts: AdmissionParts, events: EventQueue, *, dry_run: bool) -> None:
         self.permit: Callable[..., Permit] = Permit  # Makes a permit, with the arguments of `Permit`
@@ -34,28 +33,17 @@ class Verdicts:
             from autoglm_throttle.admission.quota_check import QuotaPermit
 
             self.permit = partial(QuotaPermit, parts.quota)
-        self.dry_run: bool = dry_run  # Whether rejections are only counted
-        self.events: EventQueue = events
+        self._dry_run = dry_run
+        self._events = events
         self._settlement = parts.settlement
+        self._clock = parts.settlement.clock
         self._lock = parts.settlement.lock
         self._user_limits = parts.user_limits
         self._shared_budget = parts.shared_budget
         self._quota = parts.quota
         self._store = parts.store
 
-    def permit_of(self, ticket: Ticket, decision: Decision, called_s: float) -> Permit:
-        """Turn a called ticket into its permit."""
-        ticket.state = _LEFT
-        self._settlement.counters.classes[ticket.demand.priority].admitted += 1
-        return self.permit(
-            self._settlement,
-            ticket.demand,
-            decision,
-            ticket.arrived_s,
-            called_s,
-            ticket.work_class,
-            ticket.slot,
-        )
+    # Under the lock
 
     def refund(self, ticket: Ticket, now: float) -> None:
         """Return all resources that a ticket holds."""
@@ -74,7 +62,7 @@ class Verdicts:
         """Reject a demand; in a dry run count the rejection and admit it."""
         settlement = self._settlement
         row = settlement.counters.classes[demand.priority]
-        if self.dry_run:
+        if self._dry_run:
             row.would_reject[decision.reason] += 1
             row.admitted += 1
             slot = settlement.limiter.occupy_over_limit(demand, kind) if demand.holds_slot else NO_SLOT
@@ -88,17 +76,29 @@ class Verdicts:
 
     def log_rejection(self, demand: Demand, decision: Decision, now: float) -> None:
         """Queue the log events of a rejection."""
-        if self.events.record_rejection(demand, decision, now) and self._user_limits.overflowed:
-            self.events.record_full_user_table()
+        if self._events.record_rejection(demand, decision, now) and self._user_limits.overflowed:
+            self._events.record_full_user_table()
 
     def quota_rejection(self, ticket: Ticket, now: float) -> Decision | None:
-        """Reject a ticket if its memory quota was used up while it waited."""
+        """Return why a ticket is rejected, and refund it, if its memory quota was used up while it waited."""
         rejection = None if self._quota is None else self._quota.rejection(ticket.demand, now)
         if rejection is not None:
             self.refund(ticket, now)
         return rejection
 
-    def record_queue_time(self, ticket: Ticket, now: float) -> float:
+    def _permit_of(
+        self, ticket: Ticket, decision: Decision, called_s: float, now: float
+    ) -> Permit | Rejection:
+        """Turn a called ticket into its permit, unless its memory quota is used up."""
+        demand, kind = ticket.demand, ticket.work_class
+        rejection = self.quota_rejection(ticket, now)
+        if rejection is not None:
+            return self.reject(demand, rejection, now, kind)
+        ticket.state = _LEFT
+        self._settlement.counters.classes[demand.priority].admitted += 1
+        return self.permit(self._settlement, demand, decision, ticket.arrived_s, called_s, kind, ticket.slot)
+
+    def _record_queue_time(self, ticket: Ticket, now: float) -> float:
         """Record the queue time of a ticket, and return it."""
         if not ticket.was_queued:
             return 0.0
@@ -106,6 +106,8 @@ class Verdicts:
         waited_s = (now if called_s is None else called_s) - ticket.arrived_s
         self._settlement.counters.classes[ticket.demand.priority].queue_time.record(waited_s)
         return waited_s
+
+    # Without the lock
 
     def flush(self) -> None:
         """Run pending wake-ups, poll the store and write pending log events; inside the lock, do nothing."""
@@ -115,5 +117,145 @@ class Verdicts:
             self._lock.run_pending()
         if self._store is not None:
             self._store.poll()
-        if self.events.waiting:
-            self.events.write()
+        if self._events.waiting:
+            self._events.write()
+
+    @overload
+    def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...
+    @overload
+    def wait(
+        self, ticket: Ticket, disconnected: DisconnectWait
+    ) -> Coroutine[Any, Any, Permit | Rejection | None]: ...
+    def wait(
+        self, ticket: Ticket, disconnected: DisconnectWait = anyio.sleep_forever
+    ) -> Coroutine[Any, Any, Permit | Rejection | None]:
+        """Wait for the result of a ticket; arguments, results and errors are those of `Throttle.wait`."""
+        alone = ticket.state is _CALLED and ticket.charges.pending_check is not None
+        return self._check_store(ticket) if alone else self._wait_in_queue(ticket, disconnected)
+
+    async def _wait_in_queue(self, ticket: Ticket, disconnected: DisconnectWait) -> Permit | Rejection | None:
+        try:
+            wakeup = new_wakeup()
+            waits = self._register_waker(ticket, wakeup.set)
+            charges = ticket.charges
+            if charges.pending_check is not None and charges.decision is None:  # not asked at the head
+                verdict = await self._check_store(ticket)
+                if verdict is not None:
+                    return verdict
+            while True:
+                if waits and await wakeup.wait(ticket.deadline_s - self._clock(), disconnected):
+                    self.leave(ticket)
+                    return None
+                verdict = self.poll(ticket)
+                if verdict is not None:
+                    return verdict
+        except BaseException:
+            self.leave(ticket)
+            raise
+
+    def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
+        """Return the tickets that became ready or expired without a waiter, with their results."""
+        now = self._clock()
+        settlement = self._settlement
+        with self._lock:
+            settlement.call_ready(now)
+            tickets, settlement.unclaimed = settlement.unclaimed, []
+            results = [
+                (ticket, self._permit_for(ticket, now)) for ticket in tickets if ticket.state is not _LEFT
+            ]
+        self.flush()
+        return results
+
+    def leave(self, ticket: Ticket) -> None:
+        """Cancel a ticket, as `Throttle.leave`."""
+        self._lock.run(partial(self._leave, ticket))
+        self.flush()
+
+    def _leave(self, ticket: Ticket) -> None:
+        if ticket.state is not _LEFT and ticket.charges.owner is self._settlement:
+            now = self._clock()
+            if ticket.was_queued:
+                self._settlement.counters.oddities["disconnected_in_queue"] += 1
+            self._record_queue_time(ticket, now)
+            self.refund(ticket, now)
+
+    def _register_waker(self, ticket: Ticket, on_ready: Callable[[], None]) -> bool:
+        """Register the wake-up of a waiter; False if the ticket is ready or expired already."""
+        with self._lock:
+            waits = ticket.state is _WAITING
+            if waits:
+                ticket.on_ready = on_ready
+            else:  # another thread made it ready first
+                self._settlement.mark_claimed(ticket)
+        return waits
+
+    async def _check_store(self, ticket: Ticket) -> Permit | Rejection | None:
+        """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""
+        check = ticket.charges.pending_check
+        if check is None:
+            raise ValueError(f"{ticket!r} has no pending store check")
+        if ticket.was_queued:
+            with self._lock:
+                self._settlement.mark_claimed(ticket)
+        try:
+            reply = await check.send()
+        except BaseException:
+            self.leave(ticket)
+            raise
+        now = self._clock()
+        lock = self._lock
+        lock.acquire()
+        try:
+            decision = ticket.charges.decision = check.resolve(reply, now)
+            if ticket.state is _LEFT:  # cancelled during the store check: refund its units
+                check.undo(now)
+                raise ValueError(f"{ticket!r} was cancelled or already returned")
+            verdict = self._apply_store_decision(ticket, decision, now)
+        finally:
+            lock.release()
+            if lock.pending:
+                lock.run_pending()
+        if check.answer is None:  # otherwise the store allowed it, and no event is pending
+            self.flush()
+        return verdict
+
+    def _apply_store_decision(
+        self, ticket: Ticket, decision: Decision, now: float
+    ) -> Permit | Rejection | None:
+        """Apply the decision of the shared store to a ticket."""
+        if decision.allowed and not ticket.was_queued:
+            if ticket.called_s is None:  # its body is awaited, and then its slot
+                return None
+            return self._permit_of(ticket, decision, ticket.called_s, now)
+        if not decision.allowed:
+            self._record_queue_time(ticket, now)
+            self.refund(ticket, now)
+            return self.reject(ticket.demand, decision, now, ticket.work_class)
+        return self._permit_for(ticket, now) if ticket.state is not _WAITING else None
+
+    def poll(self, ticket: Ticket) -> Permit | Rejection | None:
+        """Return the result of a ticket; None while it waits."""
+        now = self._clock()
+        with self._lock:
+            if ticket.state is _LEFT:
+                raise ValueError(f"{ticket!r} was cancelled or already returned")
+            if ticket.state is _WAITING and not self._settlement.limiter.expire(ticket, now):
+                return None
+            verdict = self._permit_for(ticket, now)
+        self.flush()
+        return verdict
+
+    def _permit_for(self, ticket: Ticket, now: float) -> Permit | Rejection:
+        """Turn a ready ticket into a permit, and an expired one into a rejection."""
+        demand, charges = ticket.demand, ticket.charges
+        if charges.decision is None and charges.pending_check is not None:  # no waiter sent the check
+            charges.decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
+            if not charges.decision.allowed:
+                self.refund(ticket, now)
+                return self.reject(demand, charges.decision, now, ticket.work_class)
+        waited_s = self._record_queue_time(ticket, now)
+        if ticket.called_s is not None and charges.decision is not None:
+            return self._permit_of(ticket, latest(charges.decision, waited_s), ticket.called_s, now)
+        decision = self._settlement.limiter.rejection(ticket, now)
+        self.refund(ticket, now)
+        return self.reject(demand, decision, now, ticket.work_class)

@@ -156,7 +156,7 @@ class ThrottleMiddleware:
                         receive = buffered.receive
                     permit = await self._wait_for_slot(permit, buffered)
                 else:  # only the shared-store check is pending, for milliseconds
-                    permit = await admission.tickets.wait(permit)
+                    permit = await admission.verdicts.wait(permit)
             if not isinstance(permit, Permit):
                 await self._reject(scope, send, permit)
                 return
@@ -204,7 +204,7 @@ class ThrottleMiddleware:
         admission = self.throttle.admission
         charged = admission.try_charge(demand, work_class)
         if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
-            charged = await admission.tickets.wait(charged) or charged
+            charged = await admission.verdicts.wait(charged) or charged
         if isinstance(charged, Rejection):
             first.close()
             return charged
@@ -216,7 +216,7 @@ class ThrottleMiddleware:
         finally:
             if isinstance(charged, Ticket):
                 if not has_body:
-                    admission.tickets.leave(charged)
+                    admission.verdicts.leave(charged)
             elif has_body:
                 charged.resume()
             else:
@@ -252,7 +252,7 @@ class ThrottleMiddleware:
         """Wait for a slot while watching for disconnect. Returns None if the client disconnected."""
         verdict = None
         try:
-            verdict = await self.throttle.admission.tickets.wait(ticket, buffered.disconnected)
+            verdict = await self.throttle.admission.verdicts.wait(ticket, buffered.disconnected)
         finally:
             # With a Permit the app still reads from the buffer; __call__ closes it.
             if not isinstance(verdict, Permit):

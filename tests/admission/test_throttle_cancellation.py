@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Reason, Ticket
-from autoglm_throttle.admission import waiting as admission_module
+from autoglm_throttle.admission import verdicts as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from autoglm_throttle.testing import ManualThrottle
 from tests.admission.limited_throttle import (

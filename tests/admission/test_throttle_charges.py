@@ -82,10 +82,10 @@ class Model:
         self.take(self.admission.try_slot(ticket))
 
     def leave(self, ticket: Ticket) -> None:
-        self.admission.tickets.leave(ticket)
+        self.admission.verdicts.leave(ticket)
 
     def wait(self, ticket: Ticket) -> None:
-        self.waiting.append((asyncio.create_task(self.admission.tickets.wait(ticket)), ticket))
+        self.waiting.append((asyncio.create_task(self.admission.verdicts.wait(ticket)), ticket))
 
     def cancel(self, waiting: tuple[asyncio.Task[Permit | Rejection], Ticket]) -> None:
         waiting[0].cancel()
@@ -96,7 +96,7 @@ class Model:
     def go_on(self, _demand: Demand) -> None:
         """Let time pass, and take what is ready."""
         self.throttle.clock.advance(0.4)
-        for ticket, verdict in self.admission.tickets.called():
+        for ticket, verdict in self.admission.verdicts.called():
             self.queued.remove(ticket)
             self.take(verdict)
 
@@ -134,7 +134,7 @@ class Model:
     async def end(self) -> None:
         """End all requests."""
         for ticket in (*self.charged, *self.queued):
-            self.admission.tickets.leave(ticket)
+            self.admission.verdicts.leave(ticket)
         for task, _ in self.waiting:
             task.cancel()
         await let_tasks_run()
@@ -229,6 +229,6 @@ async def test_ticket_with_a_pending_check_gets_no_slot(monkeypatch: pytest.Monk
     assert isinstance(ticket, Ticket)
     with pytest.raises(ValueError, match="has a pending store check"):
         site.throttle.admission.try_slot(ticket)
-    assert isinstance(await site.throttle.admission.tickets.wait(ticket), Rejection)
+    assert isinstance(await site.throttle.admission.verdicts.wait(ticket), Rejection)
     assert site.left() == site.tokens
     assert site.store.given_back == []

@@ -27,13 +27,13 @@ from autoglm_throttle.admission import (
     settlement,
     snapshot,
     verdicts,
-    waiting,
 )
 from autoglm_throttle.events import LogEvent
 from autoglm_throttle.limiting import (
     concurrency_limiter,
     decisions,
     queue,
+    queue_wait,
     service_estimator,
     sliding_window,
     token_bucket,
@@ -78,7 +78,6 @@ WATCHED = {
         control_loop,
         controller,
         verdicts,
-        waiting,
         counters,
         settlement,
         permit,
@@ -87,6 +86,7 @@ WATCHED = {
         service_estimator,
         decisions,
         queue,
+        queue_wait,
         sliding_window,
         token_bucket,
         user_limits,
@@ -204,7 +204,7 @@ def wait(scenario: QueueScenario, ticket: Ticket) -> None:
 
 def resume(scenario: QueueScenario, ticket: Ticket) -> None:
     if ticket in scenario.in_queue:
-        verdict = scenario.throttle.admission.tickets.poll(ticket)
+        verdict = scenario.throttle.admission.verdicts.poll(ticket)
         if verdict is not None:
             scenario.in_queue.remove(ticket)
             take(scenario, verdict)

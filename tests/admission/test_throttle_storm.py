@@ -176,7 +176,7 @@ class SynchronousStorm:
         tickets = self.woken or with_wakeup
         if tickets:
             ticket = self.random.choice(tickets)
-            verdict = self.throttle.admission.tickets.poll(ticket)
+            verdict = self.throttle.admission.verdicts.poll(ticket)
             if verdict is not None:
                 del self.waiting[ticket]
                 if ticket in self.woken:

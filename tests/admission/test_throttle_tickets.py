@@ -19,7 +19,7 @@ from autoglm_throttle import (
     Settings,
     Throttle,
 )
-from autoglm_throttle.admission import waiting as admission_module
+from autoglm_throttle.admission import verdicts as admission_module
 from autoglm_throttle.limiting.concurrency_limiter import TicketState
 from tests.admission.demands import DEADLINE_S
 from tests.admission.limited_throttle import (

@@ -107,13 +107,13 @@ class TestOrder:
         """A waiter polls its ticket once after the wait, and not before."""
         throttle = warmed(limited_throttle())
         looks: list[Ticket] = []
-        original = throttle.admission.tickets.poll
+        original = throttle.admission.verdicts.poll
 
         def look(ticket: Ticket) -> Permit | Rejection | None:
             looks.append(ticket)
             return original(ticket)
 
-        monkeypatch.setattr(throttle.admission.tickets, "poll", look)
+        monkeypatch.setattr(throttle.admission.verdicts, "poll", look)
 
         async def scenario() -> None:
             (running,) = permits_for(throttle)
@@ -272,7 +272,7 @@ class TestQueueTimeout:
         assert len(throttle.called()) == 0  # the one in front still waits
         ticket = ticket_for(throttle, Demand(slo_s=0.2))
         throttle.clock.advance(0.05)
-        assert throttle.admission.tickets.poll(ticket) is not None
+        assert throttle.admission.verdicts.poll(ticket) is not None
 
     def test_waiter_wakes_itself_at_the_queue_timeout(self, backend: str) -> None:
         async def scenario() -> None:
