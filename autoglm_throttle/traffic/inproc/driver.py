@@ -7,15 +7,14 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from starlette.types import ASGIApp, Message
 
 from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.inproc.exchange import AsgiExchange, Scopes
+from autoglm_throttle.traffic.inproc.exchange import AsgiExchange, scopes
 from autoglm_throttle.traffic.inproc.loop import MovableClock, VirtualLoop, VirtualTimeError
 from autoglm_throttle.traffic.request_log import RequestLog, RequestResult, parse_reason, parse_retry_after
 from autoglm_throttle.traffic.request_source import RequestSource
@@ -43,18 +42,13 @@ WatchCallback = Callable[[float], Mapping[str, float] | None]
 class ClientBehavior(TypedDict, total=False):
     """Behavior of clients."""
 
+    # Share of requests with an impatient client. It disconnects after a random time of `PATIENCE_S` unless
+    # it has its response by then; such a request ends as ``connection``. Default 0.
     abort: float
-    """Share of requests with an impatient client. It disconnects after a random time of `PATIENCE_S` unless
-    it has its response by then; such a request ends as ``connection``. Default 0.
-    """
-    seed: int
-    """Seed of the disconnects. Default 0."""
-    timeout_s: float
-    """From the intended start to the last byte of the response. Default 30 s, as over HTTP."""
-    priority_header: str
-    """Field with the priority; empty: none. Default ``x-priority``."""
-    identity_header: str
-    """Field with the client's identity text; empty: none. Default ``x-client``."""
+    seed: int  # Seed of the disconnects. Default 0
+    timeout_s: float  # From the intended start to the last byte of the response. Default 30 s, as over HTTP
+    priority_header: str  # Field with the priority; empty: none. Default ``x-priority``
+    identity_header: str  # Field with the client's identity text; empty: none. Default ``x-client``
 
 
 def run_inprocess(
@@ -83,12 +77,10 @@ def run_inprocess(
         RuntimeError: it waits for something that can never happen, its startup or shutdown takes more than
             `LIFESPAN_S`, one of its tasks cannot be cancelled, or an event loop is already running.
     """
-    clients = _Clients(**behavior)
     _check_no_running_loop()
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
-        loop = runner.get_loop()
-        assert isinstance(loop, VirtualLoop)  # noqa: S101 - for the type checker
-        return runner.run(_Run(app, load, clients, loop).run(watch))
+        loop = cast("VirtualLoop", runner.get_loop())
+        return runner.run(_Run(app, load, behavior, loop).run(watch))
 
 
 def _check_no_running_loop() -> None:
@@ -101,57 +93,43 @@ def _check_no_running_loop() -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Clients:
-    abort: float = 0.0
-    seed: int = 0
-    timeout_s: float = 30.0
-    priority_header: str = PRIORITY_HEADER
-    identity_header: str = "x-client"
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.abort <= 1.0:
-            raise TrafficError(f"abort must be from 0 to 1, not {self.abort!r}")
-        if not 0.0 < self.timeout_s < math.inf:
-            raise TrafficError(f"timeout_s must be a finite number above 0, not {self.timeout_s!r}")
-
-
 class _Application:
     """The application: its lifespan, as run by a server, and its requests."""
 
-    def __init__(self, app: ASGIApp, load: RequestSource, clients: _Clients) -> None:
+    def __init__(self, app: ASGIApp, load: RequestSource, behavior: ClientBehavior) -> None:
         self._app = app
         self._to_app: asyncio.Queue[Message] = asyncio.Queue()
         self._from_app: asyncio.Queue[Message | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._state: dict[str, Any] = {}
-        self._scopes = Scopes(load, clients.priority_header, clients.identity_header, self._state)
+        priority_header = behavior.get("priority_header", PRIORITY_HEADER)
+        self._scope = scopes(load, priority_header, behavior.get("identity_header", "x-client"), self._state)
         self._has_raised = False
 
     async def start(self) -> None:
         """Start the application; raise TrafficError if it reports that it cannot start."""
         self._task = asyncio.get_running_loop().create_task(self._run_lifespan(), name="lifespan")
-        self._to_app.put_nowait({"type": "lifespan.startup"})
-        message = await self._from_app.get()
-        if message is None:
+        if not await self._announce("startup", "start"):
             self._task = None
-        elif message["type"] == "lifespan.startup.failed":
-            raise TrafficError(f"the application did not start: {message.get('message', '')}")
 
     async def stop(self) -> None:
         """Shut the application down; raise TrafficError if it reports that it cannot."""
-        if self._task is None:
-            return
-        self._to_app.put_nowait({"type": "lifespan.shutdown"})
+        if self._task is not None:
+            await self._announce("shutdown", "shut down")
+            await self._task
+
+    async def _announce(self, event: str, action: str) -> bool:
+        """Send an event of the lifespan; return whether the application has answered it."""
+        self._to_app.put_nowait({"type": f"lifespan.{event}"})
         message = await self._from_app.get()
-        if message is not None and message["type"] == "lifespan.shutdown.failed":
-            raise TrafficError(f"the application did not shut down: {message.get('message', '')}")
-        await self._task
+        if message is not None and message["type"] == f"lifespan.{event}.failed":
+            raise TrafficError(f"the application did not {action}: {message.get('message', '')}")
+        return message is not None
 
     async def serve(self, exchange: AsgiExchange) -> None:
         """Serve one request."""
         try:
-            await self._app(self._scopes.scope(exchange.index), exchange.receive, exchange.send)
+            await self._app(self._scope(exchange.index), exchange.receive, exchange.send)
         except VirtualTimeError:
             pass  # the loop itself is about to end with it
         except Exception:
@@ -168,39 +146,32 @@ class _Application:
         self._from_app.put_nowait(None)
 
 
-@dataclass(slots=True)
-class _Progress:
-    """Position of a run in its plan, and the values of its `WatchCallback`."""
-
-    over: asyncio.Future[None]
-    start_s: float = 0.0
-    next: int = 0  # The first request that was not sent
-    oldest: int = 0  # The first request that may be open
-    done: int = 0  # Requests that have ended
-    is_timing: bool = False  # Whether the timer of the timeouts is set
-    watched: list[dict[str, float]] = field(default_factory=list)
-    watch_error: Exception | None = None  # The first error that the callback raised
-
-    def finish(self) -> None:
-        """End the run."""
-        if not self.over.done():
-            self.over.set_result(None)
-
-
 class _Run:
     """One run of one load."""
 
-    def __init__(self, app: ASGIApp, load: RequestSource, clients: _Clients, loop: VirtualLoop) -> None:
-        self._application = _Application(app, load, clients)
+    def __init__(
+        self, app: ASGIApp, load: RequestSource, behavior: ClientBehavior, loop: VirtualLoop
+    ) -> None:
+        self._abort_share, self._timeout_s = behavior.get("abort", 0.0), behavior.get("timeout_s", 30.0)
+        if not 0.0 <= self._abort_share <= 1.0:
+            raise TrafficError(f"abort must be from 0 to 1, not {self._abort_share!r}")
+        if not 0.0 < self._timeout_s < math.inf:
+            raise TrafficError(f"timeout_s must be a finite number above 0, not {self._timeout_s!r}")
+        self._application = _Application(app, load, behavior)
         self._load = load
-        self._clients = clients
         self._loop = loop
         self._request_log = RequestLog(len(load.plan))
-        self._aborts = Random(f"autoglm-throttle aborts {clients.seed}")
-        self._progress = _Progress(loop.create_future())
-        # Exchange and time of the start of each open request.
-        self._open: dict[int, tuple[AsgiExchange, float]] = {}
+        self._aborts = Random(f"autoglm-throttle aborts {behavior.get('seed', 0)}")
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._start_s = 0.0
+        self._next = 0  # The first request that was not sent
+        self._oldest = 0  # The first request that may be open
+        self._left = len(load.plan)  # Requests that have not ended
+        self._is_timing = False  # Whether the timer of the timeouts is set
+        self._open: dict[int, AsgiExchange] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._watched: list[dict[str, float]] = []
+        self._watch_error: Exception | None = None  # The first error of the `WatchCallback`
 
     async def run(self, watch: WatchCallback | None) -> Result:
         """Start the application, send everything, shut down."""
@@ -213,97 +184,90 @@ class _Run:
         self._loop.limit(LIFESPAN_S, "the startup of the application")
         await self._application.start()
         self._loop.limit(math.inf, "")
-        self._progress.start_s = self._loop.time()
+        self._start_s = self._loop.time()
         stop = self._start_watching(watch)
-        if len(self._request_log):
+        if self._left:
             self._loop.call_at(self._intended_s(0), self._launch)
-            await self._progress.over
-        elapsed_s = self._loop.time() - self._progress.start_s
+            await self._over
+        elapsed_s = self._loop.time() - self._start_s
         await self._drain_tasks()
         stop()
-        if self._progress.watch_error is not None:
-            raise self._progress.watch_error
+        if self._watch_error is not None:
+            raise self._watch_error
         self._loop.limit(LIFESPAN_S, "the shutdown of the application")
         await self._application.stop()
         run_cost = RunCost(elapsed_s=elapsed_s, loop="virtual")
-        return Result(self._load, self._request_log, run_cost, watched=tuple(self._progress.watched))
+        return Result(self._load, self._request_log, run_cost, watched=tuple(self._watched))
 
     def _intended_s(self, index: int) -> float:
-        """Intended start of a request."""
-        return self._progress.start_s + self._load.plan.offsets[index]
-
-    def _body_began(self, index: int) -> None:
-        elapsed_s = self._loop.time() - self._progress.start_s
-        self._request_log.first_byte_s[index] = elapsed_s - self._load.plan.offsets[index]
+        return self._start_s + self._load.plan.offsets[index]
 
     def _ended(self, exchange: AsgiExchange, result: RequestResult) -> None:
         index, request_log, now = exchange.index, self._request_log, self._loop.time()
-        response_s = now - self._progress.start_s - self._load.plan.offsets[index]
+        offset_s = self._load.plan.offsets[index]
+        response_s = now - self._start_s - offset_s
         request_log.close(index, result, response_s)
-        request_log.service_s[index] = now - self._open.pop(index)[1]
-        response = exchange.response
+        request_log.service_s[index] = now - self._open.pop(index).sent_s
+        if exchange.first_s is not None:
+            request_log.first_byte_s[index] = exchange.first_s - self._start_s - offset_s
         if result < RequestResult.CONNECTION:
-            request_log.statuses[index] = response.status
-            if response.body_start is None:
+            request_log.statuses[index] = exchange.status
+            if exchange.first_s is None:
                 request_log.first_byte_s[index] = response_s
         if result.rejected:
             request_log.record_rejection(
-                index, parse_reason(response.body_start or b""), parse_retry_after(response.retry_after)
+                index, parse_reason(exchange.body_start), parse_retry_after(exchange.retry_after)
             )
-        self._progress.done += 1
-        if self._progress.done == len(request_log):
-            self._progress.finish()
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
 
     def _start_watching(self, watch: WatchCallback | None) -> Callable[[], None]:
         if watch is None:
             return lambda: None
 
         def sample() -> None:
-            t_s = round(self._loop.time() - self._progress.start_s, 6)
+            t_s = round(self._loop.time() - self._start_s, 6)
             try:
                 values = watch(t_s)
             except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
-                self._progress.watch_error = self._progress.watch_error or error
-                self._progress.finish()
+                self._watch_error = self._watch_error or error
+                self._finish()
                 return
             if values is not None:
-                self._progress.watched.append({"t_s": t_s, **values})
+                self._watched.append({"t_s": t_s, **values})
 
         sample()
         return self._loop.every(WATCH_S, sample)
 
     def _launch(self) -> None:
         """Send all due requests, and set the timer to the next."""
-        due_s, progress = self._loop.time() + TIMER_SLACK_S, self._progress
-        while progress.next < len(self._load.plan):
-            intended_s = self._intended_s(progress.next)
+        due_s = self._loop.time() + TIMER_SLACK_S
+        while self._next < len(self._load.plan):
+            intended_s = self._intended_s(self._next)
             if intended_s > due_s:
                 self._loop.call_at(intended_s, self._launch)
                 return
-            self._send(progress.next)
-            progress.next += 1
+            self._send(self._next)
+            self._next += 1
 
     def _send(self, index: int) -> None:
         loop, now = self._loop, self._loop.time()
-        lag_s = now - self._progress.start_s - self._load.plan.offsets[index]
-        self._request_log.lag_s[index] = max(0.0, lag_s)
+        self._request_log.lag_s[index] = max(0.0, now - self._start_s - self._load.plan.offsets[index])
         request = self._load.requests[self._load.plan.kinds[index]]
-        exchange = AsgiExchange(
-            index,
-            request.body,
-            head=request.method == "HEAD",
-            on_body=self._body_began,
-            on_end=self._ended,
-        )
-        self._open[index] = exchange, now
+        exchange = self._open[index] = AsgiExchange(index, request, now, self._ended)
         self._tasks[index] = loop.create_task(self._serve(exchange), name=request.label)
-        if self._aborts.random() < self._clients.abort:
+        if self._aborts.random() < self._abort_share:
             first_s, last_s = PATIENCE_S
             patience_s = first_s * (last_s / first_s) ** self._aborts.random()
             loop.call_later(patience_s, exchange.end, RequestResult.CONNECTION)
-        if not self._progress.is_timing:
-            self._progress.is_timing = True
-            loop.call_later(self._clients.timeout_s, self._expire)
+        if not self._is_timing:
+            self._is_timing = True
+            loop.call_later(self._timeout_s, self._expire)
 
     async def _serve(self, exchange: AsgiExchange) -> None:
         try:
@@ -313,17 +277,17 @@ class _Run:
 
     def _expire(self) -> None:
         """Time out overdue requests."""
-        due_s, progress = self._loop.time() + TIMER_SLACK_S, self._progress
-        while progress.oldest < progress.next:
-            if not self._request_log.is_closed(progress.oldest):
+        due_s = self._loop.time() + TIMER_SLACK_S
+        while self._oldest < self._next:
+            if not self._request_log.is_closed(self._oldest):
                 # All requests have the same timeout, so they expire in the order of their launch.
-                expires_s = self._intended_s(progress.oldest) + self._clients.timeout_s
+                expires_s = self._intended_s(self._oldest) + self._timeout_s
                 if expires_s > due_s:
                     self._loop.call_at(expires_s, self._expire)
                     return
-                self._open[progress.oldest][0].end(RequestResult.TIMEOUT)
-            progress.oldest += 1
-        progress.is_timing = False
+                self._open[self._oldest].end(RequestResult.TIMEOUT)
+            self._oldest += 1
+        self._is_timing = False
 
     async def _drain_tasks(self) -> None:
         """Let tasks of disconnected clients finish, and cancel the rest after `LEFTOVER_S`."""

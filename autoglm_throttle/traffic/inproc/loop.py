@@ -12,7 +12,7 @@ import selectors
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import Context
-from typing import Any, Final, NoReturn, Protocol, TypeVarTuple, Unpack
+from typing import Final, NoReturn, Protocol, TypeVarTuple, Unpack
 
 import anyio.to_thread
 
@@ -27,26 +27,16 @@ SOCKETS: Final = (
 )
 OUTSIDE: Final = "nothing outside the loop runs in virtual time: measure over HTTP"
 
-UNSUPPORTED: Final[Mapping[str, str]] = {  # Unsupported methods of the loop, and the alternative for each
-    "run_in_executor": THREADS,
-    **dict.fromkeys(
-        (
-            *("getaddrinfo", "getnameinfo", "create_connection", "create_server"),
-            *("create_datagram_endpoint", "create_unix_connection", "create_unix_server"),
-            *("connect_accepted_socket", "start_tls", "sendfile", "sock_accept", "sock_connect", "sock_recv"),
-            *("sock_recv_into", "sock_recvfrom", "sock_recvfrom_into", "sock_sendall", "sock_sendfile"),
-            "sock_sendto",
-        ),
-        SOCKETS,
-    ),
-    **dict.fromkeys(
-        (
-            *("add_reader", "add_writer", "connect_read_pipe", "connect_write_pipe", "subprocess_exec"),
-            *("subprocess_shell", "add_signal_handler"),
-        ),
-        OUTSIDE,
-    ),
+_NAMES: Final[Mapping[str, str]] = {  # Alternative -> unsupported methods of the loop
+    THREADS: "run_in_executor",
+    SOCKETS: "getaddrinfo getnameinfo create_connection create_server create_datagram_endpoint"
+    " create_unix_connection create_unix_server connect_accepted_socket start_tls sendfile sock_accept"
+    " sock_connect sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendfile"
+    " sock_sendto",
+    OUTSIDE: "add_reader add_writer connect_read_pipe connect_write_pipe subprocess_exec subprocess_shell"
+    " add_signal_handler",
 }
+UNSUPPORTED: Final = {name: alternative for alternative, names in _NAMES.items() for name in names.split()}
 
 MAX_TASKS_NAMED = 10  # Pending tasks named in a message
 
@@ -58,11 +48,9 @@ class MovableClock(Protocol):
 
     def __call__(self) -> float:
         """Return the current time in seconds."""
-        ...
 
     def advance(self, by_s: float) -> object:
         """Advance the clock by ``by_s`` seconds, 0 or more."""
-        ...
 
 
 class VirtualClock:
@@ -218,15 +206,13 @@ class _VirtualSelector(selectors.SelectSelector):
 
 
 def _pending(loop: VirtualLoop) -> str:
-    tasks = sorted(f"{task.get_name()} ({_coroutine_name(task)})" for task in asyncio.all_tasks(loop))
-    more = f" and {len(tasks) - MAX_TASKS_NAMED} more" if len(tasks) > MAX_TASKS_NAMED else ""
-    return (
-        f"these tasks wait forever: {', '.join(tasks[:MAX_TASKS_NAMED])}{more}" if tasks else "no task waits"
+    tasks = sorted(
+        f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', 'a coroutine')})"
+        for task in asyncio.all_tasks(loop)
     )
-
-
-def _coroutine_name(task: asyncio.Task[Any]) -> str:
-    return str(getattr(task.get_coro(), "__qualname__", "a coroutine"))
+    more = f" and {len(tasks) - MAX_TASKS_NAMED} more" if len(tasks) > MAX_TASKS_NAMED else ""
+    named = f"these tasks wait forever: {', '.join(tasks[:MAX_TASKS_NAMED])}{more}"
+    return named if tasks else "no task waits"
 
 
 def _unsupported_method(name: str, reason: str) -> Callable[..., NoReturn]:
