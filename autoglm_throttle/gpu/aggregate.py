@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from math import fsum
 from typing import Any, Final
 
@@ -23,23 +23,6 @@ from autoglm_throttle.types import AggregateMode, GpuSample, GpuView
 _FILLED: Final = tuple(name for name in MEASURED if name != "period_s")
 # Fields of the first source, so that a device keeps its name while sources come and go.
 _NAMED: Final = ("device", "index", "host", "source", "kind")
-
-
-@dataclass(frozen=True, slots=True)
-class MergedDevice:
-    """A device as reported by all sources together, with the times of the one that supplies the load."""
-
-    row: GpuSample
-    identity: Identity
-    measured_s: float
-    believed: bool  # Whether the measurement is recent enough to count in a mean
-    interval_s: float | None
-    total_bytes: int | None  # Memory, remembered over a loss, by the first source that ever reported it
-
-    @property
-    def usable(self) -> bool:
-        """Whether it is not lost."""
-        return self.row.health != "lost"
 
 
 def load_pct(row: GpuSample) -> float | None:
@@ -59,29 +42,25 @@ def ratio(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def merge(reports: Sequence[FieldReport], now: float) -> MergedDevice:
-    """Merge the reports on one device, at least one, the preferred source first."""
+def merge(reports: Sequence[FieldReport], now: float) -> FieldReport:
+    """Merge the reports on one device, at least one, the preferred source first.
+
+    The times are those of the report that supplies the load.
+    """
     if len(reports) == 1:
-        return _merged_device(reports[0], reports[0].row, reports, now)
+        return reports[0]
     live = [one for one in reports if one.vanished_s is None]
     # A loss that only a scrape reports is ignored while another source still lists the device.
-    lost_reports = [one for one in reports if one.row.health == "lost" and not (live and one.is_unconfirmed)]
+    lost_reports = [one for one in reports if one.is_lost and not (live and one.is_unconfirmed)]
     if lost_reports:
-        newest = max(lost_reports, key=lambda one: one.measured_s)
-        lost_row = lost(reports[0].row, "; ".join(newest.row.notes))
-        return _merged_device(newest, changed(lost_row, {"notes": newest.row.notes}), reports, now)
-    fresh = [one for one in live if now <= one.believed_until_s] or live
-    lead = next((one for one in fresh if load_pct(one.row) is not None), fresh[0])
-    filled = _fill_gaps(reports[0].row, lead.row, [one.row for one in fresh])
-    return _merged_device(lead, filled, reports, now)
-
-
-def _merged_device(
-    lead: FieldReport, row: GpuSample, reports: Sequence[FieldReport], now: float
-) -> MergedDevice:
+        lead = max(lost_reports, key=lambda one: one.measured_s)
+        row = changed(lost(reports[0].row, ""), {"notes": lead.row.notes})
+    else:
+        fresh = [one for one in live if now <= one.believed_until_s] or live
+        lead = next((one for one in fresh if load_pct(one.row) is not None), fresh[0])
+        row = _fill_gaps(reports[0].row, lead.row, [one.row for one in fresh])
     total_bytes = next((one.total_bytes for one in reports if one.total_bytes), None)
-    believed = now <= lead.believed_until_s
-    return MergedDevice(row, lead.identity, lead.measured_s, believed, lead.interval_s, total_bytes)
+    return replace(lead, row=row, total_bytes=total_bytes)
 
 
 def _fill_gaps(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> GpuSample:
@@ -140,15 +119,19 @@ class Aggregator:
         return self._view(now)
 
     def _view(self, now: float) -> GpuView:
-        known = self._known(now)
+        reports: dict[Identity, list[FieldReport]] = {}
+        for builder in self._builders.values():
+            for one in builder.reports.values():
+                reports.setdefault(one.identity, []).append(one)
+        known = [merge(alike, now) for alike in reports.values()]
         gpus = [one for one in known if one.row.kind != "engine"]
-        engines = [one for one in known if one.row.kind == "engine" and one.usable]
+        engines = [one for one in known if one.row.kind == "engine" and not one.is_lost]
         weights = _weights(gpus)
-        usable = [gpu for gpu in gpus if gpu.usable]
-        current = [gpu for gpu in usable if gpu.believed]
+        usable = [gpu for gpu in gpus if not gpu.is_lost]
+        current = [gpu for gpu in usable if now <= gpu.believed_until_s]
         # Stale and lost devices still date the view, or its age would look like that of a fresh one.
         shown = current or usable or gpus
-        reporting = [one.row for one in engines if one.believed]
+        reporting = [one.row for one in engines if now <= one.believed_until_s]
         # Never goes back: an engine that vanishes must not make the newest measurement older.
         self._engines_at_s = max([self._engines_at_s, *(one.measured_s for one in engines)])
         engines_at_s = None if self._engines_at_s == -math.inf else self._engines_at_s
@@ -174,16 +157,8 @@ class Aggregator:
             weights={(gpu.row.host, gpu.row.device): weights[gpu.identity] / whole for gpu in gpus},
         )
 
-    def _known(self, now: float) -> list[MergedDevice]:
-        """Merge the reports of all sources, and sort the devices: engines come last."""
-        reports: dict[Identity, list[FieldReport]] = {}
-        for builder in self._builders.values():
-            for one in builder.reports.values():
-                reports.setdefault(one.identity, []).append(one)
-        return [merge(alike, now) for alike in reports.values()]
 
-
-def _weights(gpus: Sequence[MergedDevice]) -> Mapping[Identity, float]:
+def _weights(gpus: Sequence[FieldReport]) -> Mapping[Identity, float]:
     """Memory totals as weights; 1 for all if a known device never reported its total."""
     totals = {gpu.identity: gpu.total_bytes for gpu in gpus if gpu.total_bytes}
     # One unknown total makes memory weights incomparable.
@@ -191,7 +166,7 @@ def _weights(gpus: Sequence[MergedDevice]) -> Mapping[Identity, float]:
 
 
 def _utilization(
-    mode: AggregateMode, gpus: Iterable[MergedDevice], weights: Mapping[Identity, float]
+    mode: AggregateMode, gpus: Iterable[FieldReport], weights: Mapping[Identity, float]
 ) -> float | None:
     values = [
         (pct, weights[gpu.identity] if mode is AggregateMode.WEIGHTED else 1.0)

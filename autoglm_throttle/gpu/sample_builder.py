@@ -89,15 +89,20 @@ def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, f
 
 @dataclass(slots=True)
 class FieldReport:
-    """A device as one source has reported it."""
+    """A device as one source has reported it, or as all have together."""
 
     row: GpuSample
     identity: Identity
     measured_s: float  # When it was measured; for a vanished one, when it was last found missing
-    believed_until_s: float
+    believed_until_s: float  # Until then the measurement counts in a mean
     interval_s: float | None
     total_bytes: int | None  # Memory of the device, remembered over a loss
     vanished_s: float | None = None  # Time since which the source does not list it
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the device is lost."""
+        return self.row.health == "lost"
 
     @property
     def is_unconfirmed(self) -> bool:

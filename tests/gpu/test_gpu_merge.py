@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.aggregate import MergedDevice, load_pct, merge
+from autoglm_throttle.gpu.aggregate import load_pct, merge
 from autoglm_throttle.gpu.sample_builder import FieldReport, identity
 from autoglm_throttle.gpu.sanity import MEASURED, lost
 from autoglm_throttle.types import GpuSample
@@ -33,17 +33,14 @@ def report(
     )
 
 
-def join(*sources: FieldReport) -> MergedDevice:
+def join(*sources: FieldReport) -> FieldReport:
     return merge(sources, NOW)
 
 
 def test_one_source_is_itself() -> None:
     alone = report("nvml", utilization_pct=50.0)
-    assert join(alone) == MergedDevice(
-        alone.row, identity(alone.row), NOW, believed=True, interval_s=1.0, total_bytes=None
-    )
-    assert join(alone).usable
-    assert not join(report("nvml", until=NOW - 0.1)).believed
+    assert join(alone) == alone
+    assert not join(alone).is_lost
 
 
 @pytest.mark.parametrize("name", [name for name in MEASURED if name != "period_s"])
@@ -69,10 +66,10 @@ def test_stale_rows_are_left_out_unless_all_are_stale() -> None:
     old = report("nvml", until=NOW - 1.0, utilization_pct=1.0, power_w=5.0)
     new = report("dcgm", utilization_pct=90.0)
     both = join(old, new)
-    assert (both.row.utilization_pct, both.row.power_w, both.believed) == (90.0, None, True)
+    assert (both.row.utilization_pct, both.row.power_w, both.believed_until_s >= NOW) == (90.0, None, True)
     older = report("dcgm", until=NOW - 2.0, utilization_pct=90.0)
     both = join(old, older)
-    assert (both.row.utilization_pct, both.believed) == (1.0, False)
+    assert (both.row.utilization_pct, both.believed_until_s >= NOW) == (1.0, False)
 
 
 def test_times_are_those_of_the_load_measurement() -> None:
@@ -99,19 +96,19 @@ def test_it_is_lost_as_soon_as_one_source_says_so() -> None:
         join(message, report("dcgm", power_w=1.0)),
         join(report("dcgm", power_w=1.0, index=4), message),
     ):
-        assert not both.usable
+        assert both.is_lost
         assert (both.row.power_w, both.row.notes) == (None, ("fell off the bus",))
 
 
 def test_device_unlisted_by_driver_is_lost_despite_scrape() -> None:
-    assert not join(report("nvml", vanished=True), report("dcgm", utilization_pct=5.0)).usable
+    assert join(report("nvml", vanished=True), report("dcgm", utilization_pct=5.0)).is_lost
 
 
 def test_device_unlisted_by_scrape_only_is_not_lost() -> None:
     for name in ("dcgm", "prometheus:host:9090"):
         both = join(report(name, vanished=True), report("nvml", utilization_pct=5.0))
-        assert (both.usable, both.row.utilization_pct, both.row.source) == (True, 5.0, name)
-    assert not join(report("dcgm", vanished=True), report("prometheus:h:1", vanished=True)).usable
+        assert (both.is_lost, both.row.utilization_pct, both.row.source) == (False, 5.0, name)
+    assert join(report("dcgm", vanished=True), report("prometheus:h:1", vanished=True)).is_lost
 
 
 def test_health_and_notes_are_those_of_all() -> None:
