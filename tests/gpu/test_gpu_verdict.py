@@ -35,7 +35,7 @@ UNKNOWN, PRODUCTIVE = GpuCondition.UNKNOWN, GpuCondition.PRODUCTIVE
 PLAIN = {GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.UNKNOWN}
 RATIO = st.none() | st.floats(0.0, 1.0)
 COUNT = st.integers(0, 50)
-ALWAYS_KNOWN = {"utilization_pct", "others_active", "silent_share", "in_flight", "backlog", "queue_target"}
+ALWAYS_KNOWN = {"utilization_pct", "active", "silent_share", "in_flight", "backlog", "queue_target"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -136,7 +136,7 @@ def test_utilization_alone_gives_only_plain_verdicts(
             if each.name not in ALWAYS_KNOWN
         },
         utilization_pct=st.floats(0.0, 100.0),
-        others_active=st.sampled_from([0.0, 1.0]),
+        active=st.sampled_from([0.0, 1.0]),
         silent_share=st.floats(0.0, 2.0),
         in_flight=st.floats(0.0, 2.0),
         backlog=st.floats(0.0, 2.0),

@@ -56,7 +56,7 @@ class VerdictInput:
 
     utilization_pct: float | None = None
     fullest_pct: float | None = None
-    others_active: float = 0.0  # 1 if another usable device is at work
+    active: float = 0.0  # Number of other usable devices at work
     power_share: float | None = None  # Power over the limit, or between the device's own idle and busy power
     power_of_baseline: float | None = None  # Power over its baseline during progress, both above idle
     sm_active_ratio: float | None = None
@@ -100,12 +100,12 @@ def _is_working(it: VerdictInput) -> bool:
 
 
 def _is_idle(it: VerdictInput) -> bool:
-    return _is(it.utilization_pct, lt, IDLE_PCT) and (not it.in_flight or bool(it.others_active))
+    return _is(it.utilization_pct, lt, IDLE_PCT) and (not it.in_flight or bool(it.active))
 
 
 def _starved(it: VerdictInput) -> bool:
     unfilled = _is(it.utilization_pct, lt, FILLED_PCT) and _is(it.fullest_pct, lt, FILLED_PCT)
-    return it.backlog > 0.0 and unfilled and _makes_progress(it) and not (it.others_active and _is_idle(it))
+    return it.backlog > 0.0 and unfilled and _makes_progress(it) and not (it.active and _is_idle(it))
 
 
 def _stalled(it: VerdictInput, settings: VerdictSettings) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -63,7 +63,8 @@ class VerdictTracker:
         In the capacity a throttled device counts by its clock over its full speed, the mean of its last
         samples; one that is only held to the power limit it has had since the start counts whole.
         """
-        context = _build_context(view, work, self._throughput.update(view, work, now), self._queue_target)
+        throughput = self._throughput.update(view, work, now)
+        common = _common_input(view, work, throughput, self._queue_target)
         rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
         for key in self._devices.keys() - rows.keys():
             del self._devices[key]
@@ -72,7 +73,7 @@ class VerdictTracker:
             device = self._devices.get(key)
             if device is None:
                 device = self._devices[key] = self._new_history(now)
-            device.evaluate(row, context, now)
+            device.evaluate(row, common, throughput, view.interval_s or 0.0, now)
             if device.verdict.condition is GpuCondition.THROTTLED:
                 # A throttled device stays usable; only the lost share of its speed leaves the capacity.
                 missing += view.weights.get(key, 0.0) * (1.0 - device.speed_share)
@@ -80,26 +81,18 @@ class VerdictTracker:
         return replace(view, verdicts=verdicts, capacity=max(0.0, view.capacity - missing))
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """Inputs that are common to all devices of one update."""
-
-    throughput: Throughput
-    interval_s: float
-    active: int
-    inputs: VerdictInput
-
-
-def _build_context(
+def _common_input(
     view: GpuView, work: ServiceStats, throughput: Throughput, queue_target: float
-) -> _Context:
+) -> VerdictInput:
+    """Build the inputs that are common to all devices of one update."""
     values = [
         pct
         for row in view.devices
         if row.kind != "engine" and row.health != "lost" and (pct := load_pct(row)) is not None
     ]
-    inputs = VerdictInput(
+    return VerdictInput(
         fullest_pct=max(values, default=None),
+        active=sum(pct >= IDLE_PCT for pct in values),
         progress_per_s=throughput.per_s,
         progress_share=throughput.share,
         in_flight=work.in_flight,
@@ -110,26 +103,6 @@ def _build_context(
         host_load=work.host_load,
         host_iowait=work.host_iowait,
     )
-    return _Context(throughput, view.interval_s or 0.0, sum(pct >= IDLE_PCT for pct in values), inputs)
-
-
-@dataclass(slots=True)
-class _Streak:
-    """Counts new samples in a row and the time that they span."""
-
-    _count: int = 0
-    _started_s: float = 0.0
-
-    def add(self, at_s: float) -> None:
-        if not self._count:
-            self._started_s = at_s
-        self._count += 1
-
-    def restart(self) -> None:
-        self._count = 0
-
-    def holds(self, at_s: float, span_s: float) -> bool:
-        return self._count >= SAMPLES and at_s - self._started_s >= span_s
 
 
 class _Hysteresis:
@@ -138,24 +111,30 @@ class _Hysteresis:
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._candidate = GpuCondition.UNKNOWN
-        self._agreeing, self._disagreeing, self._observed = _Streak(), _Streak(), _Streak()
+        # Times of the first samples of each streak.
+        self._agreeing, self._disagreeing, self._observed = list[float](), list[float](), list[float]()
 
     def next(self, current: GpuCondition, condition: GpuCondition, at_s: float) -> GpuCondition | None:
         """Return the condition in force after a new sample; None: too few samples agree."""
         if condition is not self._candidate:
             self._candidate = condition
-            self._agreeing.restart()
+            self._agreeing.clear()
+        streaks = [self._agreeing, self._observed]
         if condition is current:
-            self._disagreeing.restart()
+            self._disagreeing.clear()
         else:
-            self._disagreeing.add(at_s)
-        self._agreeing.add(at_s)
-        self._observed.add(at_s)
-        if self._agreeing.holds(at_s, self._span_s):
-            self._disagreeing.restart()  # the samples that led here do not count against it
+            streaks.append(self._disagreeing)
+        for streak in streaks:
+            if len(streak) < SAMPLES:
+                streak.append(at_s)
+        if self._holds(self._agreeing, at_s):
+            self._disagreeing.clear()  # the samples that led here do not count against it
             return condition
-        settled = self._observed.holds(at_s, self._span_s) and not self._disagreeing.holds(at_s, self._span_s)
+        settled = self._holds(self._observed, at_s) and not self._holds(self._disagreeing, at_s)
         return current if settled else None
+
+    def _holds(self, streak: list[float], at_s: float) -> bool:
+        return len(streak) >= SAMPLES and at_s - streak[0] >= self._span_s
 
 
 class _DeviceHistory:
@@ -185,7 +164,9 @@ class _DeviceHistory:
         self._clocks: deque[float] = deque(maxlen=SAMPLES)
         self._hysteresis = _Hysteresis(self._span_s)
 
-    def evaluate(self, row: GpuSample, context: _Context, now: float) -> None:
+    def evaluate(
+        self, row: GpuSample, common: VerdictInput, throughput: Throughput, interval_s: float, now: float
+    ) -> None:
         """Update the verdict."""
         # A timestamp in the future would make all later samples look old.
         at_s = min(row.taken_at_s - row.age_s, now)
@@ -194,10 +175,13 @@ class _DeviceHistory:
             self._set_verdict(GpuCondition.LOST, VerdictInput(), now)
         elif at_s > self._measured_s + _SAME_S:
             self._measured_s = at_s
-            inputs = self._build_input(row, context, at_s)
-            self._set_verdict(self._next_condition(inputs, context.throughput, at_s), inputs, now)
-        elif self._is_disproved(row, context, now):
-            self._set_verdict(GpuCondition.UNKNOWN, VerdictInput(), now)
+            inputs = self._build_input(row, common, throughput, at_s)
+            self._set_verdict(self._next_condition(inputs, throughput, at_s), inputs, now)
+        elif self.verdict.condition is GpuCondition.STALLED and self._stall_is_over(throughput):
+            # Our own requests end the stall of a device with outdated telemetry.
+            stale_s = max(stale_at_least_s(interval_s), BELIEVED_PERIODS * (row.period_s or 0.0))
+            if now - self._measured_s > stale_s:
+                self._set_verdict(GpuCondition.UNKNOWN, VerdictInput(), now)
 
     def _set_verdict(self, condition: GpuCondition, inputs: VerdictInput, now: float) -> None:
         since_s = self.verdict.since_s if self.verdict.condition is condition else now
@@ -215,14 +199,9 @@ class _DeviceHistory:
         progressed = throughput.progressed_s is not None and throughput.progressed_s > self.verdict.since_s
         return progressed or throughput.no_request_s >= RELEASE_S
 
-    def _is_disproved(self, row: GpuSample, context: _Context, now: float) -> bool:
-        """Return whether our own requests end the stall of a device with outdated telemetry."""
-        stale_s = max(stale_at_least_s(context.interval_s), BELIEVED_PERIODS * (row.period_s or 0.0))
-        is_stalled = self.verdict.condition is GpuCondition.STALLED
-        return is_stalled and now - self._measured_s > stale_s and self._stall_is_over(context.throughput)
-
-    def _build_input(self, row: GpuSample, context: _Context, at_s: float) -> VerdictInput:
-        throughput = context.throughput
+    def _build_input(
+        self, row: GpuSample, common: VerdictInput, throughput: Throughput, at_s: float
+    ) -> VerdictInput:
         percent = load_pct(row)
         busy = percent is not None and percent >= BUSY_PCT
         active = percent is not None and percent >= IDLE_PCT
@@ -232,13 +211,13 @@ class _DeviceHistory:
         if clock is not None:
             self._clocks.append(clock)
         bits = row.throttle
-        in_flight, progressed_s = context.inputs.in_flight > 0, throughput.progressed_s
+        in_flight, progressed_s = common.in_flight > 0, throughput.progressed_s
         for baseline, value in ((self._work_w, power_w(row)), (self._work_sm, row.sm_active_ratio)):
             baseline.learn(value, at_s, active=active, has_in_flight=in_flight, progressed_s=progressed_s)
         return replace(
-            context.inputs,
+            common,
             utilization_pct=percent,
-            others_active=float(context.active > active),
+            active=common.active - active,
             power_share=self._power_share(row, at_s, idle=percent is not None and not active, busy=busy),
             power_of_baseline=self._power_of_baseline(row),
             sm_active_ratio=row.sm_active_ratio,
