@@ -1,4 +1,4 @@
-"""Provides recorded or hand-written samples: for tests, demonstrations and replays.
+"""Provides the samples of a file, recorded or hand-written: for demonstrations, rehearsals and replays.
 
 A file is CSV with a header, or one JSON object per line. Columns are the names of ``GpuSample`` plus ``t_s``
 (seconds from the start) and ``event``: ``lost``, ``error``, ``stale`` or ``hang:SECONDS``. An empty cell is
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import csv
 import difflib
-import itertools
 import json
 import math
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,198 +30,129 @@ EVENTS: Final = frozenset({"lost", "error", "stale", "hang"})
 _FAULTS_SHOWN: Final = 20
 
 Cell = Any  # Unchecked content of a cell: a CSV gives text, JSON gives any of its types
-# One device: its utilization in percent, some fields of a sample by name, or a whole sample.
-Row = float | Mapping[str, object] | GpuSample
-Tick = Row | Sequence[Row] | Exception  # One reading: a device, several devices, or an exception to raise
-# A list or generator of readings, a function that returns one, or the path of a file.
-Script = Iterable[Tick] | Callable[[], Tick] | str | os.PathLike[str]
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRow:
-    """One row of a file."""
-
-    values: dict[str, Cell]
-    t_s: float | None = None
-    event: str = ""
-    hang_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class GpuRecording:
-    """A file's rows, grouped by their time."""
-
-    # Ascending seconds from the start; empty for a live state, which is always current.
-    times: tuple[float, ...]
-    groups: tuple[tuple[RecordedRow, ...], ...]
-
-    def at(self, elapsed_s: float) -> tuple[int, tuple[RecordedRow, ...]]:
-        """Return number and rows of the latest group up to ``elapsed_s``; -1 and none before the first."""
-        number = bisect_right(self.times, elapsed_s) - 1 if self.times else 0
-        return (number, self.groups[number]) if number >= 0 else (-1, ())
+RecordedRow = tuple[dict[str, Cell], str, float]  # Fields of a sample, event, and seconds of a hang
+# Rows by their time, ascending seconds from the start; -inf for a live state, which is always current.
+Recording = list[tuple[float, list[RecordedRow]]]
 
 
 class RecordedProvider:
-    """Plays samples back.
+    """Plays a file back: ``.jsonl`` or CSV.
 
-    A list or generator gives one reading per ``read`` and then repeats its last one; a function is called for
-    each. A text is the path of a file, ``.jsonl`` or CSV. One with a column ``t_s`` is a recording, which
-    gives the rows of the latest time passed since the first reading; one without is a live state, read again
-    when it changes. ``hang`` waits in a row with the event ``hang:SECONDS``; None: readings give no rows for
-    that time.
+    A file with a column ``t_s`` is a recording: it gives the rows of the latest time passed since the first
+    reading. One without is a live state, read again when it changes. ``hang`` waits in a row with the event
+    ``hang:SECONDS``; None: readings give no rows for that time.
     """
 
     min_interval_s: float = 0.0
 
     def __init__(
         self,
-        source: Script,
+        path: str | os.PathLike[str],
         *,
         clock: Clock = time.monotonic,
         name: str = "fake",
         hang: Callable[[float], object] | None = time.sleep,
     ) -> None:
         self.name: str = name
+        self._path = Path(path)
         self._clock = clock
         self._hang = hang
-        self._script = _script(source)
+        self._recording: Recording = []
+        self._stamp: tuple[int, int] | None = None  # Size and time of change of the file as it was parsed
         self._started_s: float | None = None
         self._last_hang: object = None
-        self._hang_until_s = float("-inf")
+        self._hang_until_s = -math.inf
         self._previous: dict[tuple[str, str], GpuSample] = {}
 
     def __repr__(self) -> str:
-        return f"RecordedProvider({self._script.path if isinstance(self._script, _File) else 'steps'})"
+        return f"RecordedProvider({self._path})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Return the next reading; unavailable: the script says so, has not begun, is empty or unreadable."""
-        if isinstance(self._script, _File):
-            return self._replay(self._script)
-        tick = self._script()
-        if isinstance(tick, Exception):
-            raise tick
-        rows = tick if isinstance(tick, Sequence) else (tick,)
-        return [self._sample(row, index) for index, row in enumerate(rows)]
-
-    def close(self) -> None:
-        """Do nothing: a script continues at its position, as a measured device would."""
-
-    def reset_after_fork(self) -> None:
-        """Do nothing: there is no handle to drop."""
-
-    def _sample(self, cells: Row, index: int) -> GpuSample:
-        if isinstance(cells, GpuSample):
-            return cells
-        return self._build(row(cells if isinstance(cells, Mapping) else {"utilization_pct": cells}), index)
-
-    def _build(self, values: Mapping[str, Any], index: int) -> GpuSample:
-        index = values.get("index", index)
-        given = {"device": f"FAKE-{index}", **values, "index": index}
-        return GpuSample(taken_at_s=self._clock(), source=self.name, **given)
-
-    def _replay(self, file: _File) -> Sequence[GpuSample]:
-        number, lines = self._current_rows(file)
-        hang_s = max((line.hang_s for line in lines), default=0.0)
-        if hang_s and number != self._last_hang:
-            self._last_hang = number
+        """Return the rows of this moment; unavailable: the file says so, has not begun or is unreadable."""
+        mark, lines = self._current_rows()
+        hang_s = max((line_hang_s for _, _, line_hang_s in lines), default=0.0)
+        if hang_s and mark != self._last_hang:
+            self._last_hang = mark
             if self._hang is not None:
                 self._hang(hang_s)
-                _, lines = self._current_rows(file)
+                _, lines = self._current_rows()
             else:
                 self._hang_until_s = self._clock() + hang_s
         if self._clock() < self._hang_until_s:
             return []
         if not lines:
-            raise ProviderUnavailable(f"{file.path}: the recording has not begun")
-        if any(line.event == "error" for line in lines):
-            raise ProviderUnavailable(f"{file.path}: the row says error")
-        rows = [row for index, line in enumerate(lines) if (row := self._play(line, index)) is not None]
+            raise ProviderUnavailable(f"{self._path}: the recording has not begun")
+        if any(event == "error" for _, event, _ in lines):
+            raise ProviderUnavailable(f"{self._path}: the row says error")
+        rows = [
+            row
+            for index, (values, event, _) in enumerate(lines)
+            if (row := self._play(values, event, index)) is not None
+        ]
         self._previous |= {(row.host, row.device): row for row in rows}
         return rows
 
-    def _current_rows(self, file: _File) -> tuple[object, Sequence[RecordedRow]]:
-        """Return the rows of this moment, and a mark that changes with them."""
+    def close(self) -> None:
+        """Do nothing: a recording continues at its position, as a measured device would."""
+
+    def reset_after_fork(self) -> None:
+        """Do nothing: there is no handle to drop."""
+
+    def _play(self, values: dict[str, Cell], event: str, index: int) -> GpuSample | None:
+        index = values.get("index", index)
+        given = {"device": f"FAKE-{index}", **values, "index": index}
+        if event == "lost":
+            given = {name: given[name] for name in ("device", "index", "host", "kind") if name in given}
+            given["health"] = "lost"
+        row = GpuSample(taken_at_s=self._clock(), source=self.name, **given)
+        return self._previous.get((row.host, row.device)) if event == "stale" else row
+
+    def _current_rows(self) -> tuple[object, list[RecordedRow]]:
+        """Return the rows of this moment, none before the first, and a mark that changes with them."""
         now = self._clock()
         if self._started_s is None:
             self._started_s = now
-        number, lines = file.load().at(now - self._started_s)
-        return (file.changes, number), lines
+        self._load()
+        number = bisect_right(self._recording, now - self._started_s, key=lambda group: group[0])
+        return (self._stamp, number), self._recording[number - 1][1] if number else []
 
-    def _play(self, line: RecordedRow, index: int) -> GpuSample | None:
-        row = self._build(line.values, index)
-        if line.event == "stale":
-            return self._previous.get((row.host, row.device))
-        if line.event == "lost":
-            name = {"device": row.device, "host": row.host, "kind": row.kind}
-            return replace(self._build(name, row.index), health="lost")
-        return row
-
-
-def _script(source: Script) -> Callable[[], Tick] | _File:
-    if isinstance(source, str | os.PathLike):
-        return _File(Path(source))
-    if callable(source):
-        return source
-    steps = iter(source)
-    last: Tick | None = None
-
-    def step() -> Tick:
-        nonlocal last
-        last = next(steps, last)
-        if last is None:
-            raise ProviderUnavailable("the script is empty")
-        return last
-
-    return step
-
-
-class _File:
-    """A file that is parsed again when its size or its time of change is new."""
-
-    def __init__(self, path: Path) -> None:
-        self.path: Path = path
-        self.changes: int = 0
-        self._stamp: tuple[int, int] | None = None
-        self._recording: GpuRecording | None = None
-
-    def load(self) -> GpuRecording:
-        """Return the recording, read again if it is a live state and has changed."""
-        if self._recording is not None and self._recording.times:
-            return self._recording
+    def _load(self) -> None:
+        """Parse the file, again if it is a live state and its size or time of change is new."""
+        if self._recording and self._recording[0][0] > -math.inf:
+            return
         try:
-            stat = self.path.stat()
+            stat = self._path.stat()
             # Size too: two writes within one tick of the file system share their mtime.
             stamp = (stat.st_size, stat.st_mtime_ns)
-            if stamp != self._stamp or self._recording is None:
-                text = self.path.read_text(encoding="utf-8-sig", errors="replace")
-                self._recording = parse(text, jsonl=self.path.suffix.lower() == ".jsonl")
+            if stamp != self._stamp:
+                text = self._path.read_text(encoding="utf-8-sig", errors="replace")
+                self._recording = parse(text, jsonl=self._path.suffix.lower() == ".jsonl")
                 self._stamp = stamp
-                self.changes += 1
         except OSError as error:
-            raise ProviderUnavailable(f"{self.path}: {error.strerror or error}") from error
+            raise ProviderUnavailable(f"{self._path}: {error.strerror or error}") from error
         except ProviderMisconfigured as error:
-            kind = ProviderMisconfigured if self._recording is None else ProviderUnavailable
-            raise kind(f"{self.path}: {error}") from error
-        return self._recording
+            kind = ProviderUnavailable if self._recording else ProviderMisconfigured
+            raise kind(f"{self._path}: {error}") from error
 
 
-def parse(text: str, *, jsonl: bool) -> GpuRecording:
+def parse(text: str, *, jsonl: bool) -> Recording:
     """Read a file's text; raise ``ProviderMisconfigured`` that lists up to twenty of its faults."""
     faults: list[str] = []
+    times: list[float | None] = []
     lines: list[RecordedRow] = []
     for number, cells in (_json_rows if jsonl else _csv_rows)(text, faults):
         where = f"line {number}: "
-        t_s = _cell(cells, "t_s", _seconds, where, faults)
+        times.append(_cell(cells, "t_s", _seconds, where, faults))
         event = _cell(cells, "event", _event, where, faults) or ("", 0.0)
-        lines.append(RecordedRow(_values(cells, where, faults), t_s, *event))
-    faults = faults or _order_faults(lines)
+        lines.append((_values(cells, where, faults), *event))
+    faults = faults or _order_faults(times, lines)
     if faults:
         more = f" and {len(faults) - _FAULTS_SHOWN} more" if len(faults) > _FAULTS_SHOWN else ""
         raise ProviderMisconfigured("; ".join(faults[:_FAULTS_SHOWN]) + more)
-    if lines[0].t_s is None:
-        return GpuRecording((), (tuple(lines),))
-    groups = {t_s: tuple(group) for t_s, group in itertools.groupby(lines, key=lambda line: line.t_s or 0.0)}
-    return GpuRecording(tuple(groups), tuple(groups.values()))
+    groups: dict[float, list[RecordedRow]] = {}
+    for t_s, line in zip(times, lines, strict=True):
+        groups.setdefault(-math.inf if t_s is None else t_s, []).append(line)
+    return list(groups.items())
 
 
 def row(cells: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -366,17 +296,17 @@ def _unknown(name: str) -> str:
     return f"column {name!r} is unknown, {hint}"
 
 
-def _order_faults(lines: list[RecordedRow]) -> list[str]:
+def _order_faults(times: Sequence[float | None], lines: Sequence[RecordedRow]) -> list[str]:
     faults = [] if lines else ["there are no rows"]
-    timed = [line.t_s for line in lines if line.t_s is not None]
+    timed = [t_s for t_s in times if t_s is not None]
     if timed and len(timed) != len(lines):
         faults.append(f"t_s is given in {len(timed)} of {len(lines)} rows: give it in all or in none")
-    elif any(later < earlier for earlier, later in itertools.pairwise(timed)):
+    elif timed != sorted(timed):
         faults.append("t_s goes back: rows stand in the order of their time")
     named = [
-        (line.t_s, line.values.get("host"), line.values["device"])
-        for line in lines
-        if "device" in line.values
+        (t_s, values.get("host"), values["device"])
+        for t_s, (values, _, _) in zip(times, lines, strict=True)
+        if "device" in values
     ]
     if len(set(named)) < len(named):
         faults.append("a device stands twice at one time")

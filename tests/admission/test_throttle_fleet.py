@@ -15,9 +15,9 @@ from starlette.responses import PlainTextResponse
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.gpu.recorded import RecordedProvider
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.store import fleet as fleet_module
+from autoglm_throttle.testing import FakeGpu
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Demand, Priority, Reason
 from tests.asgi.run_app import request
@@ -154,17 +154,23 @@ async def test_each_goes_by_its_part_while_the_store_is_away(own_server: RedisSe
         fleet.stop()
 
 
+def gpu_at(utilization_pct: float) -> FakeGpu:
+    gpu = FakeGpu()
+    gpu.utilization_pct = utilization_pct
+    return gpu
+
+
 async def test_a_busy_gpu_of_another_host_cuts_here(fleet: FleetOf) -> None:
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2, "gpu_aggregate": "max"}
-    fleet.join(RecordedProvider(lambda: 92.0), fleet_host="busy", **settings)
-    here = fleet.join(RecordedProvider(lambda: 10.0), fleet_host="idle", **settings)
+    fleet.join(gpu_at(92.0), fleet_host="busy", **settings)
+    here = fleet.join(gpu_at(10.0), fleet_host="idle", **settings)
     until(lambda: here.control_state().factor == 0.4, HANG_S, "the cut")
     assert {device.host for device in here.snapshot().devices} == {"", "busy"}
 
 
 async def test_gateway_without_gpus_follows_the_gpus_of_its_hosts(fleet: FleetOf) -> None:
     settings = {"fleet_gpu": True, "policy": "tiers", "sample_interval_s": 0.2}
-    fleet.join(RecordedProvider(lambda: 87.0), fleet_host="host", **settings)
+    fleet.join(gpu_at(87.0), fleet_host="host", **settings)
     gateway = fleet.join(fleet_host="gateway", **settings)
     until(lambda: gateway.control_state().factor == 0.7, HANG_S, "the cut")
 

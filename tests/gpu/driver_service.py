@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,10 +17,11 @@ from starlette.routing import Mount, Route
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.gpu.recorded import RecordedProvider
 from autoglm_throttle.gpu.sampler import THREAD
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
+from autoglm_throttle.types import GpuSample
+from tests.gpu.sampler_doubles import Source
 
 CODES = (1, 2, 3, 4, 6, 9, 10, 12, 13, 15, 16, 18, 25, 28, 999)
 """Error codes of the library with a meaning of their own."""
@@ -33,9 +35,11 @@ SETTINGS: dict[str, Any] = {
 QUICK: dict[str, Any] = {"gpu_stale_after_s": 0.6, "gpu_blind_after_s": 1.2}
 
 
-def engine() -> dict[str, Any]:
+def engine() -> list[GpuSample]:
     """An engine that is always healthy."""
-    return {"device": "engine", "kind": "engine", "queued": 0, "running": 1, "kv_used_ratio": 0.5}
+    numbers: dict[str, Any] = {"queued": 0, "running": 1, "kv_used_ratio": 0.5}
+    now = time.monotonic()
+    return [GpuSample(device="engine", index=0, taken_at_s=now, source="engine", kind="engine", **numbers)]
 
 
 DEVICE = {str(code): index for index, code in enumerate(CODES)} | {
@@ -55,7 +59,7 @@ throttles["joined"] = Throttle(
     Settings(**SETTINGS),
     gpu=(
         *providers(GpuSettings(gpu=("nvml",), gpu_devices=(str(DEVICE["joined"]),))),
-        RecordedProvider(lambda: [engine()], name="vllm:here:1"),
+        Source(engine, name="vllm:here:1"),
     ),
 )
 

@@ -17,11 +17,13 @@ PATIENCE_S = 60.0
 class Source:
     """A provider with a reading set by the test, which records its calls and their threads."""
 
-    name = "source"
-
     def __init__(
-        self, reading: Callable[[], Sequence[GpuSample]] = lambda: [ROW], min_interval_s: float = 0.0
+        self,
+        reading: Callable[[], Sequence[GpuSample]] = lambda: [ROW],
+        min_interval_s: float = 0.0,
+        name: str = "source",
     ) -> None:
+        self.name = name
         self.reading = reading
         self.min_interval_s = min_interval_s
         self.calls: list[str] = []

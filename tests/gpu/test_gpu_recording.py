@@ -1,13 +1,15 @@
 """Rows as text: every fault is named, with its line and a suggestion."""
 
 import json
+import math
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.recorded import COLUMNS, GIVEN, GpuRecording, RecordedRow, parse, row
+from autoglm_throttle.gpu.recorded import COLUMNS, GIVEN, parse, row
 from autoglm_throttle.types import GpuSample, ProviderMisconfigured
 
 TIMED = """t_s,device,utilization_pct,memory_used_bytes,event
@@ -23,29 +25,23 @@ def faults(text: str, *, jsonl: bool = False) -> str:
     return str(caught.value)
 
 
+def values(text: str, *, jsonl: bool = False) -> list[dict[str, Any]]:
+    """The fields of each row of a live state."""
+    ((_, lines),) = parse(text, jsonl=jsonl)
+    return [line for line, _, _ in lines]
+
+
 def test_rows_are_grouped_by_their_time() -> None:
-    recording = parse(TIMED, jsonl=False)
-    assert recording.times == (0.0, 2.5)
-    assert recording.at(0.0) == recording.at(2.4) == (0, recording.groups[0])
-    assert recording.groups[0][1] == RecordedRow(
-        {"device": "GPU-b", "utilization_pct": 60.0, "memory_used_bytes": 8_000_000_000}, 0.0
-    )
-    assert recording.at(1e9) == (
-        1,
-        (RecordedRow({"device": "GPU-a", "utilization_pct": 92.5}, 2.5, "hang", 3.0),),
-    )
-
-
-def test_before_the_first_time_there_are_no_rows() -> None:
-    assert parse("t_s,utilization_pct\n5,1\n", jsonl=False).at(4.9) == (-1, ())
+    first, second = parse(TIMED, jsonl=False)
+    assert (first[0], second[0]) == (0.0, 2.5)
+    values = {"device": "GPU-b", "utilization_pct": 60.0, "memory_used_bytes": 8_000_000_000}
+    assert first[1][1] == (values, "", 0.0)
+    assert second[1] == [({"device": "GPU-a", "utilization_pct": 92.5}, "hang", 3.0)]
 
 
 def test_without_times_all_rows_are_now() -> None:
-    recording = parse("utilization_pct\n1\n\n  \n2\n", jsonl=False)
-    assert recording == GpuRecording(
-        (), ((RecordedRow({"utilization_pct": 1.0}), RecordedRow({"utilization_pct": 2.0})),)
-    )
-    assert recording.at(0.0) == recording.at(99.0) == (0, recording.groups[0])
+    lines = [({"utilization_pct": 1.0}, "", 0.0), ({"utilization_pct": 2.0}, "", 0.0)]
+    assert parse("utilization_pct\n1\n\n  \n2\n", jsonl=False) == [(-math.inf, lines)]
 
 
 def test_json_lines_equal_csv() -> None:
@@ -63,9 +59,8 @@ def test_every_kind_of_column() -> None:
         "health": "degraded", "notes": ["a", "b"],
         "power_w": 1.5, "memory_total_bytes": "1e3",
     }  # fmt: skip
-    (read,) = parse(json.dumps(line), jsonl=True).groups[0]
-    assert read.values == line | {"notes": ("a", "b"), "memory_total_bytes": 1000}
-    assert parse("notes,utilization_pct\na; b;,1\n", jsonl=False).groups[0][0].values["notes"] == ("a", "b")
+    assert values(json.dumps(line), jsonl=True) == [line | {"notes": ("a", "b"), "memory_total_bytes": 1000}]
+    assert values("notes,utilization_pct\na; b;,1\n")[0]["notes"] == ("a", "b")
 
 
 def test_every_field_of_a_sample_has_a_column() -> None:
@@ -75,32 +70,31 @@ def test_every_field_of_a_sample_has_a_column() -> None:
     assert "tokens_total" in whole
     numbers = {field.name for field in fields(GpuSample) if "float" in str(field.type)} & names
     for name in names & (whole | numbers):
-        (read,) = parse(f"{name}\n7.5\n", jsonl=False).groups[0]
-        assert read.values == {name: 7 if name in whole else 7.5}
+        assert values(f"{name}\n7.5\n") == [{name: 7 if name in whole else 7.5}]
 
 
 def test_throttle_reasons_are_read() -> None:
     table = "throttle,index\nsw_thermal; hw_slowdown,0\nnone,1\n,2\n"
-    read = [line.values.get("throttle") for line in parse(table, jsonl=False).groups[0]]
+    read = [line.get("throttle") for line in values(table)]
     assert read == [{"sw_thermal", "hw_slowdown"}, frozenset(), None]
     lines = '{"throttle": ["sw_thermal"]}\n{"throttle": []}\n{"throttle": null}\n{"throttle": "none"}'
-    read = [line.values.get("throttle") for line in parse(lines, jsonl=True).groups[0]]
+    read = [line.get("throttle") for line in values(lines, jsonl=True)]
     assert read == [{"sw_thermal"}, frozenset(), None, frozenset()]
 
 
 def test_an_engine_is_a_row_like_any_other() -> None:
     table = "kind,device,queued,kv_used_ratio,tokens_total,age_s,period_s\nengine,h:1#0,3,0.5,1e6,2.5,30\n"
-    (read,) = parse(table, jsonl=False).groups[0]
-    assert read.values == {
+    (read,) = values(table)
+    assert read == {
         "kind": "engine", "device": "h:1#0", "queued": 3, "kv_used_ratio": 0.5, "tokens_total": 1_000_000,
         "age_s": 2.5, "period_s": 30.0,
     }  # fmt: skip
 
 
 def test_a_sentinel_is_left_to_the_check_of_plausibility() -> None:
-    (read,) = parse('{"utilization_pct": NaN, "memory_used_bytes": Infinity}', jsonl=True).groups[0]
-    assert read.values["utilization_pct"] != read.values["utilization_pct"]
-    assert read.values["memory_used_bytes"] == float("inf")
+    (read,) = values('{"utilization_pct": NaN, "memory_used_bytes": Infinity}', jsonl=True)
+    assert read["utilization_pct"] != read["utilization_pct"]
+    assert read["memory_used_bytes"] == float("inf")
 
 
 def test_all_faults_are_listed_together() -> None:
@@ -187,7 +181,7 @@ def test_any_text_is_a_recording_or_a_list_of_faults(text: str, jsonl: bool) -> 
         recording = parse(text, jsonl=jsonl)
     except ProviderMisconfigured:
         return
-    assert recording.groups
+    assert recording
 
 
 CELLS = (
@@ -206,4 +200,4 @@ def test_any_values_are_a_recording_or_a_list_of_faults(rows: list[dict[str, obj
         recording = parse("\n".join(map(json.dumps, rows)), jsonl=True)
     except ProviderMisconfigured:
         return
-    assert sum(map(len, recording.groups)) == len(rows)
+    assert sum(len(lines) for _, lines in recording) == len(rows)

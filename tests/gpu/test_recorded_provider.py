@@ -1,6 +1,5 @@
-"""Recorded samples: lists, generators, functions and files."""
+"""Samples played back from a file."""
 
-import itertools
 import os
 from pathlib import Path
 
@@ -24,51 +23,24 @@ def write(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def test_it_is_a_provider() -> None:
-    provider = RecordedProvider([1])
+def test_it_is_a_provider(tmp_path: Path, clock: StepClock) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text("utilization_pct\n50\n")
+    provider = RecordedProvider(path, clock=clock)
     assert isinstance(provider, GpuProvider)
     provider.reset_after_fork()
     provider.close()
-    assert percents(provider) == [1.0]
-
-
-def test_a_list_of_numbers_is_one_device_and_its_last_stays(clock: StepClock) -> None:
-    provider = RecordedProvider([50, 92.5], clock=clock)
     (row,) = provider.read()
     assert row == GpuSample(
         device="FAKE-0", index=0, taken_at_s=clock.now, source="fake", utilization_pct=50.0
     )
-    assert [percents(provider) for _ in range(3)] == [[92.5]] * 3
 
 
-def test_a_reading_may_be_several_devices_of_every_form() -> None:
-    whole = GpuSample(device="X", index=7, taken_at_s=1.0, source="mine")
-    provider = RecordedProvider([[10, {"utilization_pct": 20, "device": "B"}, {"index": 9}, whole]])
-    rows = provider.read()
-    assert [(row.device, row.index) for row in rows] == [("FAKE-0", 0), ("B", 1), ("FAKE-9", 9), ("X", 7)]
-    assert rows[3] is whole
-
-
-def test_a_generator_and_a_function() -> None:
-    provider = RecordedProvider(iter([1, 2]))
-    assert [percents(provider) for _ in range(3)] == [[1.0], [2.0], [2.0]]
-    count = itertools.count()
-    called = RecordedProvider(lambda: next(count))
-    assert [percents(called) for _ in range(3)] == [[0.0], [1.0], [2.0]]
-
-
-def test_exception_is_raised_and_empty_script_unavailable() -> None:
-    provider = RecordedProvider([ProviderUnavailable("off"), 5])
-    with pytest.raises(ProviderUnavailable, match="off"):
-        provider.read()
-    assert percents(provider) == [5.0]
-    with pytest.raises(ProviderUnavailable, match="empty"):
-        RecordedProvider([]).read()
-
-
-def test_a_wrong_name_in_a_row_is_a_misconfiguration() -> None:
-    with pytest.raises(ProviderMisconfigured, match="utilization_pct"):
-        RecordedProvider([{"utilisation_pct": 5}]).read()
+def test_a_row_has_a_name_and_a_number_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text("utilization_pct,device,index\n10,,\n20,B,\n,,9\n")
+    rows = RecordedProvider(path).read()
+    assert [(row.device, row.index) for row in rows] == [("FAKE-0", 0), ("B", 1), ("FAKE-9", 9)]
 
 
 def test_a_recording_plays_by_the_clock(tmp_path: Path, clock: StepClock) -> None:
@@ -208,6 +180,5 @@ def test_a_file_that_is_not_there_is_unavailable_until_it_is(tmp_path: Path) -> 
     assert percents(provider) == [7.0]
 
 
-def test_repr_names_the_script() -> None:
+def test_repr_names_the_file() -> None:
     assert repr(RecordedProvider("x.csv")) == "RecordedProvider(x.csv)"
-    assert repr(RecordedProvider([1])) == "RecordedProvider(steps)"

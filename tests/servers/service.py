@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +17,8 @@ from starlette.websockets import WebSocket
 
 from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.asgi import Caller, ThrottleMiddleware
-from autoglm_throttle.gpu.recorded import RecordedProvider
+from autoglm_throttle.types import GpuSample
+from tests.gpu.sampler_doubles import Source
 
 LIMIT = 5
 CHUNKS = 4
@@ -27,10 +29,11 @@ may_read.set()
 asked_for = 0
 
 
-def reading() -> float:
+def reading() -> list[GpuSample]:
     """One GPU reading; it hangs as long as the test wants."""
     may_read.wait()
-    return 12.0
+    now = time.monotonic()
+    return [GpuSample(device="FAKE-0", index=0, taken_at_s=now, source="fake", utilization_pct=12.0)]
 
 
 throttle = Throttle(
@@ -40,7 +43,7 @@ throttle = Throttle(
         rate_mid_rps=1_000_000,
         sample_interval_s=0.2,
     ),
-    gpu=RecordedProvider(reading),
+    gpu=Source(reading, name="fake"),
 )
 
 
