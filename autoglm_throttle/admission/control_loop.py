@@ -6,16 +6,19 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.admission.settlement import Settlement
-from autoglm_throttle.control.latency import LatencyPercentile, SloReachability
-from autoglm_throttle.control.nominal import occupancy
-from autoglm_throttle.control.tiers import Controller
+from autoglm_throttle.control.latency import LatencyPercentile
+from autoglm_throttle.control.tiers import occupancy
 from autoglm_throttle.events import EventQueue, gpu_view_events, objective_learned
 from autoglm_throttle.gpu.monitor import GpuMonitor
 from autoglm_throttle.types import ControlState, GpuSample, GpuView, LimiterReport, Outcome, ServiceStats
+
+if TYPE_CHECKING:
+    from autoglm_throttle.control.adaptive import Controller
 
 # Factor between the learned objective and the first one from which an event reports it.
 LEARNED_SLO_CHANGE = 1.5
@@ -226,13 +229,12 @@ class ServiceMeter:
             is within reach.
     """
 
-    __slots__ = ("_latency", "_limits_concurrency", "_settlement", "_slo_tracker")
+    __slots__ = ("_latency", "_limits_concurrency", "_settlement")
 
     def __init__(self, settlement: Settlement, *, limits_concurrency: bool) -> None:
         self._settlement = settlement
         self._limits_concurrency = limits_concurrency
         self._latency = LatencyPercentile(DURATION_BUCKETS_S)
-        self._slo_tracker = SloReachability()
 
     def stats(self, now: float) -> ServiceStats:
         """Measure; called under the lock, once for each sample."""
@@ -242,7 +244,7 @@ class ServiceMeter:
         ]
         p95_s = self._latency.update(counts, now)
         slo_s = limiter.slo_s
-        met = self._slo_tracker.update(p95_s, slo_s, now)
+        met = self._latency.was_met(slo_s, now)
         in_reach = not limiter.view(now).slo_unreachable if self._limits_concurrency else met
         ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.SLOW] for row in counters.classes)
         return ServiceStats(

@@ -24,8 +24,8 @@ from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.quota_check import QuotaCheck
+    from autoglm_throttle.control.adaptive import Controller
     from autoglm_throttle.control.quota import Quota
-    from autoglm_throttle.control.tiers import Controller
     from autoglm_throttle.gpu.monitor import GpuMonitor
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
@@ -286,8 +286,7 @@ def quota(settings: Settings) -> Quota | None:
 def controller(settings: Settings, now: float) -> Controller:
     """Create the controller of the policy; telemetry counts as starting at ``now``, in monotonic seconds."""
     from autoglm_throttle.control.adaptive import AdaptiveController
-    from autoglm_throttle.control.nominal import NominalController
-    from autoglm_throttle.control.tiers import TierController
+    from autoglm_throttle.control.tiers import NominalController, TierController
 
     control, gpu, rates = settings.control, settings.gpu, settings.rates
     if control.policy is Policy.ADAPTIVE:

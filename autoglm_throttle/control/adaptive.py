@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoglm_throttle.control.nominal import occupancy
 from autoglm_throttle.control.signal import SignalTracker
-from autoglm_throttle.control.tiers import TierController, tier_factor
+from autoglm_throttle.control.tiers import NominalController, TierController, occupancy, tier_factor
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
@@ -101,10 +100,11 @@ class AdaptiveController:
         self._table.observe(view, report, stats, now)
         sample = self._table.sample
         if sample is not None:
-            if sample.after_outage:
+            pct, after_outage = sample
+            if after_outage:
                 self._acts, self._cause = False, ControlCause.CALM
                 self._overload.strikes, self._overload.is_pending = 0, False
-            self._step(sample.pct, report.service_rps, now)
+            self._step(pct, report.service_rps, now)
         else:
             self._overload.is_pending = self._overload.is_pending or report.confirmed
             if self._acts:
@@ -176,3 +176,7 @@ class AdaptiveController:
         if gpu_load is None:
             return self._occupancy
         return gpu_load if self._overload.confirmed else min(gpu_load, self._occupancy)
+
+
+# All policies: each decides, from every view of the GPUs, the share of the nominal rates to refill.
+Controller = AdaptiveController | TierController | NominalController

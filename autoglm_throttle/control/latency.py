@@ -29,13 +29,12 @@ class LatencyPercentile:
             and the lowest bucket begins at 0.
     """
 
-    __slots__ = ("_edges_s", "_finished_s", "_value_s", "snapshots")
-
     def __init__(self, edges_s: Sequence[float]) -> None:
         self._edges_s = (0.0, *edges_s)
         self.snapshots: deque[tuple[int, ...]] = deque([(0,) * (len(edges_s) + 1)])
         self._finished_s = 0.0
         self._value_s: float | None = None
+        self._met_s = -math.inf
 
     def update(self, counts: Sequence[int], now: float) -> float | None:
         """Add the requests finished since the start, by bucket, one more than there are edges.
@@ -55,6 +54,16 @@ class LatencyPercentile:
             self._restart_from(self.snapshots[-1])
         return self._value_s
 
+    def was_met(self, slo_s: float, now: float) -> bool:
+        """Return whether the newest percentile, or one within the last ten minutes, met the objective.
+
+        An objective that was not met once in this time says nothing about load: 2 s are out of reach for
+        longer streams. Taken for load it would reject all requests each time the percentile expires.
+        """
+        if self._value_s is not None and self._value_s <= slo_s:
+            self._met_s = now
+        return now - self._met_s <= REACHABLE_FOR_S
+
     def _restart_from(self, snapshot: tuple[int, ...]) -> None:
         self.snapshots = deque([snapshot])
         self._value_s = None
@@ -73,22 +82,3 @@ class LatencyPercentile:
                 return low_s + (high_s - low_s) * (wanted - 20 * below) / (20 * count)
             below += count
         return self._edges_s[-1]
-
-
-class SloReachability:
-    """Whether an objective can be met at all, where no limiter knows the latency without load.
-
-    An objective that was not met once in ten minutes says nothing about load: 2 s are out of reach for longer
-    streams. Taken for load it would reject all requests again each time the percentile expires.
-    """
-
-    __slots__ = ("_met_s",)
-
-    def __init__(self) -> None:
-        self._met_s = -math.inf
-
-    def update(self, p95_s: float | None, slo_s: float, now: float) -> bool:
-        """Return whether the objective was met within ten minutes, by the newest percentile or before it."""
-        if p95_s is not None and p95_s <= slo_s:
-            self._met_s = now
-        return now - self._met_s <= REACHABLE_FOR_S

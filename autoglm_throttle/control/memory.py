@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -34,19 +35,17 @@ class FillBasis(StrEnum):
     UNKNOWN = "unknown"
 
 
+@dataclass(slots=True)
 class MemoryLoad:
     """Requests in flight now: the counts from which a fill is projected to the next sample."""
 
-    __slots__ = ("cost", "ended", "had_requests", "in_flight", "peak", "released", "stated_bytes")
-
-    def __init__(self) -> None:
-        self.in_flight: int = 0
-        self.cost: float = 0.0  # Cost of the requests in flight that did not state their memory
-        self.stated_bytes: int = 0  # Bytes that the other requests stated
-        self.peak: int = 0  # Maximum of requests in flight since the last sample
-        self.released: float = 0.0  # Cost of the ended requests without stated memory, since the start
-        self.ended: int = 0  # Ended requests, since the start
-        self.had_requests: bool = False  # Whether any request was ever in flight
+    in_flight: int = 0
+    cost: float = 0.0  # Cost of the requests in flight that did not state their memory
+    stated_bytes: int = 0  # Bytes that the other requests stated
+    peak: int = 0  # Maximum of requests in flight since the last sample
+    released: float = 0.0  # Cost of the ended requests without stated memory, since the start
+    ended: int = 0  # Ended requests, since the start
+    had_requests: bool = False  # Whether any request was ever in flight
 
     def add(self, demand: Demand) -> None:
         """Count a request that begins."""
@@ -69,23 +68,6 @@ class MemoryLoad:
             self.stated_bytes -= demand.memory_bytes
         if not self.in_flight:
             self.cost = 0.0  # what adding and taking away of fractions has left
-
-
-class _LoadAtSample(NamedTuple):
-    """Figures of a `MemoryLoad` at the last sample."""
-
-    taken_s: float = -math.inf
-    cost: float = 0.0
-    stated_bytes: int = 0
-    released: float = 0.0
-    ended: int = 0
-
-
-class EndRates(NamedTuple):
-    """Rates at which requests end, smoothed over the samples; None: not known yet."""
-
-    cost: float | None = None  # Cost that ends per second
-    requests: float | None = None  # Requests that end per second
 
 
 class _DeviceMemory(NamedTuple):
@@ -118,18 +100,17 @@ class _FillEstimate(NamedTuple):
     period_s: float
 
 
+@dataclass(slots=True)
 class _Learned:
     """The slope and the retention of one basis: those of another basis say nothing about it."""
 
-    __slots__ = ("_fill", "_in_flight", "_products", "_squares", "slope")
-
-    def __init__(self) -> None:
-        self._products = self._squares = 0.0
-        # Fill that one unit of cost adds, >= 0: the mean of d fill / d cost over pairs of samples, each
-        # weighted by the square of its d cost, and forgotten exponentially.
-        self.slope: float = 0.0
-        self._fill = 0.0
-        self._in_flight = 0  # Requests in flight when the fill rose
+    # Fill that one unit of cost adds, >= 0: the mean of d fill / d cost over pairs of samples, each weighted
+    # by the square of its d cost, and forgotten exponentially.
+    slope: float = 0.0
+    _products: float = 0.0
+    _squares: float = 0.0
+    _fill: float = 0.0
+    _in_flight: int = 0  # Requests in flight when the fill rose
 
     def learn_slope(self, rise: float, added_cost: float) -> None:
         """Add a pair of samples with different costs."""
@@ -162,21 +143,6 @@ class MemoryFill:
     idle, so the fill is 0 and shares are of the rest; a unit of cost adds a larger share of the smaller rest.
     """
 
-    __slots__ = (
-        "_at_sample",
-        "_estimate",
-        "_fresh_s",
-        "_learned",
-        "_settings",
-        "_target",
-        "basis",
-        "end_rates",
-        "fill",
-        "idle_bytes",
-        "renewal_s",
-        "usable_bytes",
-    )
-
     def __init__(self, settings: GpuSettings) -> None:
         self._settings = settings
         self._target = settings.gpu_memory_target  # read for each request with quotas: a plain attribute
@@ -184,7 +150,8 @@ class MemoryFill:
         self.renewal_s: float = settings.sample_interval_s  # Seconds from one measurement to the next, > 0
         # Memory of each device without requests, as far as it is known.
         self.idle_bytes: dict[DeviceKey, int] = {}
-        self._at_sample = _LoadAtSample()
+        self._at_sample = MemoryLoad()  # Load at the last sample, and its time
+        self._sampled_s = -math.inf
         self._learned = _Learned()
         self._estimate: _FillEstimate | None = None
         self.basis: FillBasis = FillBasis.UNKNOWN
@@ -192,7 +159,8 @@ class MemoryFill:
         self.fill: float | None = None
         # Memory that requests can fill on the device that was fullest then.
         self.usable_bytes: int | None = None
-        self.end_rates: EndRates = EndRates()
+        # Cost, and requests, that end per second, smoothed over the samples; None: not known yet.
+        self.end_rates: tuple[float | None, float | None] = (None, None)
 
     @property
     def slope(self) -> float:
@@ -261,7 +229,6 @@ class MemoryFill:
 
     @property
     def _device(self) -> _DeviceMemory | None:
-        """The device that was fullest at the last sample."""
         return None if self._estimate is None else self._estimate.device
 
     def _known_s(self, interval_s: float, period_s: float) -> float:
@@ -316,14 +283,14 @@ class MemoryFill:
 
     def _record(self, load: MemoryLoad, now: float) -> None:
         """Store the load at a new measurement, and the rates at which requests ended since the last one."""
-        before, rates = self._at_sample, self.end_rates
-        passed_s = now - before.taken_s
+        before, passed_s = self._at_sample, now - self._sampled_s
         if 0.0 < passed_s < math.inf:
-            self.end_rates = EndRates(
-                _smoothed(rates.cost, (load.released - before.released) / passed_s),
-                _smoothed(rates.requests, (load.ended - before.ended) / passed_s),
+            cost_rate, request_rate = self.end_rates
+            self.end_rates = (
+                _smoothed(cost_rate, (load.released - before.released) / passed_s),
+                _smoothed(request_rate, (load.ended - before.ended) / passed_s),
             )
-        self._at_sample = _LoadAtSample(now, load.cost, load.stated_bytes, load.released, load.ended)
+        self._at_sample, self._sampled_s = replace(load), now
         load.peak = load.in_flight
 
 

@@ -40,8 +40,6 @@ UNKNOWN_PRESSURE: Final = Pressure(None, "unknown", {})  # The pressure before a
 class PressureGauge:
     """Measures the pressure, and stores the memory fill without load."""
 
-    __slots__ = ("_idle", "_settings", "_terms")
-
     def __init__(self, settings: GpuSettings) -> None:
         self._settings = settings
         self._terms = tuple(term for term in TERMS if term in settings.gpu_pressure_terms)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from autoglm_throttle.control.memory import FillBasis, MemoryFill, MemoryLoad
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings
@@ -33,14 +33,6 @@ COMPUTE_PRIORITIES: Final = (0, 5, 9)
 
 # By severity and class: whether the first precision applies, else the last.
 _FIRST_PRECISION: Final = ((True, True, True), (True, True, False), (True, False, False))
-
-
-class _RouteQuota(NamedTuple):
-    """Cap, labels and class of the requests of one route; a plain tuple, since each request reads it."""
-
-    cap: float | None  # None: that of the class of the request
-    precisions: tuple[str, ...]
-    compute_priority: Priority | None  # None: the class of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +62,16 @@ class Quota:
     and labels of their own.
     """
 
-    __slots__ = ("_degraded", "_general", "_rejecting", "_routes", "caps", "factor", "load", "memory")
-
     def __init__(self, settings: QuotaSettings, gpu: GpuSettings, routes: Iterable[RoutePolicy] = ()) -> None:
         high = gpu.gpu_memory_target
         mid = min(settings.gpu_memory_ratio, high)
         # For high, mid and low: share of the memory that requests can fill.
         self.caps: tuple[float, float, float] = (high, mid, min(settings.gpu_memory_ratio_low, mid))
-        self._general = _RouteQuota(None, settings.precisions, settings.compute_priority)
+        self._general = ResourcePolicy.model_construct(
+            precision_hint=settings.precisions, compute_priority=settings.compute_priority
+        )
         self._routes = {
-            route.name: _route_quota(policy, self._general)
+            route.name: _completed(policy, self._general)
             for route in routes
             if (policy := route.resource_policy) is not None
         }
@@ -126,7 +118,7 @@ class Quota:
         if fill is not None and usable is not None:
             cap = min(self._cap(demand)[0], self.memory.ceiling)
             remaining_bytes = max(0, round((cap - fill) * usable))
-        label = self._label(route.precisions, demand, fill)
+        label = self._label(route.precision_hint or (), demand, fill)
         return ResourceAdvice(label, COMPUTE_PRIORITIES[priority], remaining_bytes)
 
     def view(self, now: float) -> QuotaView:
@@ -167,7 +159,7 @@ class Quota:
     def _cap(self, demand: Demand) -> tuple[float, Priority | str]:
         """The cap of a demand as configured, and the key of its rejection state."""
         if demand.route is not None:
-            own = self._routes.get(demand.route, self._general).cap
+            own = self._routes.get(demand.route, self._general).gpu_memory_ratio
             if own is not None:
                 return min(own, self.caps[0]), demand.route
         return self.caps[demand.priority], demand.priority
@@ -196,24 +188,23 @@ class Quota:
     def _fill_rejection(self, excess: float, fill: float, cap: float) -> Decision:
         """Build the rejection. The wait is an estimate, since the duration of requests is unknown."""
         memory = self.memory
+        cost_rate, request_rate = memory.end_rates
         # At least one whole interval: requests rejected within one would otherwise all return at its end.
         wait_s = memory.renewal_s
-        if self.load.in_flight and memory.end_rates.requests:
-            wait_s = max(wait_s, 1.0 / memory.end_rates.requests)
-        freed = memory.slope * (memory.end_rates.cost or 0.0)
+        if self.load.in_flight and request_rate:
+            wait_s = max(wait_s, 1.0 / request_rate)
+        freed = memory.slope * (cost_rate or 0.0)
         if freed > 0.0:
             wait_s = max(wait_s, excess / freed)
         wait_s = min(wait_s, max(MAX_WAIT_S, memory.renewal_s))
         return Decision(False, Reason.GPU, "gpu:memory", "memory", cap, max(0.0, cap - fill), wait_s, wait_s)
 
 
-def _route_quota(policy: ResourcePolicy, general: _RouteQuota) -> _RouteQuota:
-    """Replace the general values by those that a route has of its own."""
-    return _RouteQuota(
-        policy.gpu_memory_ratio,
-        general.precisions if policy.precision_hint is None else policy.precision_hint,
-        general.compute_priority if policy.compute_priority is None else policy.compute_priority,
-    )
+def _completed(policy: ResourcePolicy, general: ResourcePolicy) -> ResourcePolicy:
+    """Fill in the general values that a route has none of its own for."""
+    names = ("precision_hint", "compute_priority")
+    missing = {name: getattr(general, name) for name in names if getattr(policy, name) is None}
+    return policy.model_copy(update=missing)
 
 
 def _resume_fill(cap: float) -> float:

@@ -77,13 +77,6 @@ def effect(view: GpuView) -> VerdictEffect:
     )
 
 
-class NewSample(NamedTuple):
-    """A new sample of the signal."""
-
-    pct: float  # 0..100
-    after_outage: bool  # Whether the sample before it was too old to be believed
-
-
 @dataclass(slots=True)
 class _SampleState:
     """The newest sample of the signal, and the samples that must follow before it is trusted."""
@@ -163,8 +156,11 @@ class SignalTracker:
         """Count telemetry as blind at once, as after a long outage."""
         self._sample.measured_s = -math.inf
 
-    def observe(self, view: GpuView, stats: ServiceStats, now: float) -> NewSample | None:
-        """Process a view and return its sample, if it is new and holds the signal in force."""
+    def observe(self, view: GpuView, stats: ServiceStats, now: float) -> tuple[float, bool] | None:
+        """Process a view and return its sample, if it is new and holds the signal in force.
+
+        The sample is the signal, 0..100, and whether the one before was too old to be believed.
+        """
         self.expects_source = True
         staleness = self._configured.for_intervals(view.interval_s, view.period_s)
         self._devices.observe(view, staleness, now)
@@ -183,7 +179,7 @@ class SignalTracker:
         newest.newest_s[self.signal] = newest.measured_s = min(measured_s, now)
         newest.pct, newest.term = pct, term
         newest.untrusted = max(0, (SAMPLES_TO_TRUST if after_outage else newest.untrusted) - 1)
-        return NewSample(pct, after_outage)
+        return pct, after_outage
 
     @property
     def is_trusted(self) -> bool:

@@ -1,10 +1,8 @@
-"""Policy ``tiers``: strikes, bands and hysteresis, taken literally; and the protocol of all policies."""
+"""Policy ``tiers``: strikes, bands and hysteresis, and policies that keep the nominal rates."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from autoglm_throttle.control.signal import NewSample, SignalTracker, VerdictEffect
+from autoglm_throttle.control.signal import SignalTracker, VerdictEffect
 from autoglm_throttle.control.staleness import SAMPLES_TO_TRUST
 from autoglm_throttle.settings.groups.control import ControlSettings, Tiers
 from autoglm_throttle.settings.groups.gpu import GpuSettings
@@ -14,39 +12,13 @@ from autoglm_throttle.types import (
     GpuView,
     LimiterReport,
     MissingTelemetryMode,
+    Policy,
     ServiceStats,
 )
 
 
-class Controller(Protocol):
-    """Decides, under one policy, the share of the nominal rates that may be refilled."""
-
-    @property
-    def tracker(self) -> SignalTracker:
-        """The signal and its age, the same under every policy; a change shows in the next state."""
-        ...
-
-    def observe(
-        self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float, /
-    ) -> ControlState:
-        """Process a new view of the GPUs with the limiter's report and the service's own statistics."""
-        ...
-
-    def control_state(self, now: float, report: LimiterReport | None = None, /) -> ControlState:
-        """Return the ControlState in force, with its age considered; valid until its ``valid_until_s``.
-
-        With a ``report`` the load is that of now; only ``in_flight`` and ``limit`` are read.
-        """
-        ...
-
-
 def tier_factor(tiers: Tiers, signal_pct: float) -> float:
-    """Factor of the highest edge below the signal, else 1. A signal equal to an edge is not above it.
-
-    Args:
-        tiers: ``(edge_pct, factor)`` with rising edges in 0..100 and falling factors in 0..1.
-        signal_pct: the signal, 0..100.
-    """
+    """Return the factor of the highest edge below the signal, else 1; an edge is not below itself."""
     factor = 1.0
     for edge_pct, step in tiers:
         if signal_pct > edge_pct:
@@ -78,7 +50,8 @@ class TierController:
 
     def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
         self.tracker: SignalTracker = SignalTracker(settings, gpu, now)
-        self.sample: NewSample | None = None  # The new sample of the last view; None: it held none
+        # New sample of the last view, and whether it came after an outage; None: the view held none.
+        self.sample: tuple[float, bool] | None = None
         self._settings = settings
         self._strikes = 0
         self._calm = 0
@@ -93,10 +66,11 @@ class TierController:
         held = self.tracker.drifted_factor(self._tier, now)
         sample = self.sample = self.tracker.observe(view, stats, now)
         if sample is not None:
-            if sample.after_outage:
+            pct, after_outage = sample
+            if after_outage:
                 self._tier = held
                 self._strikes = self._calm = 0
-            self._step(sample.pct, now)
+            self._step(pct, now)
             self._cap.follow(self.tracker.effect)
         return self._publish(now)
 
@@ -163,3 +137,44 @@ class TierController:
             term=tracker.term,
         )
         return self._control_state
+
+
+class NominalController:
+    """Policies ``fixed`` and ``concurrency``: the nominal rates stay; the table's factor is only reported.
+
+    Under ``concurrency`` the load is the occupancy of the concurrency limit, under ``fixed`` it is unknown.
+    """
+
+    def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
+        self._table = TierController(settings, gpu, now)
+        self.tracker: SignalTracker = self._table.tracker
+        self._since_s = now
+        self._load = 0.0 if settings.policy is Policy.CONCURRENCY else None
+
+    def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
+        """Process a view, and record the occupancy; the rates stay."""
+        self._table.observe(view, report, stats, now)
+        return self.control_state(now, report)
+
+    def control_state(self, now: float, report: LimiterReport | None = None) -> ControlState:
+        """Return the nominal rates and the occupancy."""
+        if report is not None and self._load is not None:
+            self._load = occupancy(report)
+        table = self._table.control_state(now)
+        return ControlState(
+            factor=1.0,
+            tier=1.0,
+            load=self._load,
+            since_s=self._since_s,
+            cause=ControlCause.POLICY,
+            telemetry=table.telemetry,
+            valid_until_s=table.valid_until_s,
+            table_factor=table.table_factor,
+            signal=table.signal,
+            term=table.term,
+        )
+
+
+def occupancy(report: LimiterReport) -> float:
+    """Share of the concurrency limit in flight, 0..1; 0 without a limit, 1 after it sank below them."""
+    return min(1.0, report.in_flight / report.limit)

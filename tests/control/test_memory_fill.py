@@ -252,7 +252,7 @@ class TestKept:
 
 def test_how_fast_requests_end() -> None:
     memory, _, _ = watched((0.0, 0), (10.0, 4), (5.0, 2))
-    assert memory.end_rates.cost == pytest.approx(0.2 * 2)
+    assert memory.end_rates[0] == pytest.approx(0.2 * 2)
 
 
 def test_how_many_requests_end_is_counted_beside_what_they_cost() -> None:
@@ -262,15 +262,15 @@ def test_how_many_requests_end_is_counted_beside_what_they_cost() -> None:
     load.add(Demand(memory_bytes=GB))
     load.remove(Demand(memory_bytes=GB))
     memory.learn(seen(card(10.0, now + 1.0)), load, now + 1.0)
-    assert memory.end_rates.requests == pytest.approx(0.2 * 2)
-    assert memory.end_rates.cost == pytest.approx(0.2 * 9.0)
+    assert memory.end_rates[1] == pytest.approx(0.2 * 2)
+    assert memory.end_rates[0] == pytest.approx(0.2 * 9.0)
 
 
 def test_restarted_counters_give_no_negative_rate() -> None:
     memory, load, now = watched((0.0, 0), (10.0, 4), (10.0, 0))
     assert load.ended == 4
     memory.learn(seen(card(10.0, now + 1.0)), MemoryLoad(), now + 1.0)
-    assert memory.end_rates.requests == memory.end_rates.cost == pytest.approx(0.2 * 4 * 0.8)
+    assert memory.end_rates[1] == memory.end_rates[0] == pytest.approx(0.2 * 4 * 0.8)
 
 
 def test_how_soon_the_next_measurement_comes() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from autoglm_throttle import Settings
 from autoglm_throttle.admission import factory
-from autoglm_throttle.control.adaptive import AdaptiveController
-from autoglm_throttle.control.nominal import NominalController
-from autoglm_throttle.control.tiers import Controller, TierController
+from autoglm_throttle.control.adaptive import AdaptiveController, Controller
+from autoglm_throttle.control.tiers import NominalController, TierController
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (

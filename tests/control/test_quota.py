@@ -210,7 +210,7 @@ def test_with_nothing_in_flight_here_no_end_is_waited_for() -> None:
         made.learn(seen(card(0.0, at_s)), at_s)
     made.load.remove(Demand())
     made.learn(seen(card(90.0, 3.0)), 3.0)
-    assert made.memory.end_rates.requests == pytest.approx(0.2)
+    assert made.memory.end_rates[1] == pytest.approx(0.2)
     refusal = made.rejection(Demand(), 3.0)
     assert refusal is not None
     assert refusal.retry_after_s == 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from autoglm_throttle.control.adaptive import AdaptiveController
+from autoglm_throttle.control.adaptive import AdaptiveController, Controller
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.control.tiers import Controller, TierController
+from autoglm_throttle.control.tiers import TierController
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import (
