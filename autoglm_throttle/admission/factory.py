@@ -6,10 +6,10 @@ import math
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.events import EventQueue, RejectionSampler
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
@@ -130,11 +130,11 @@ def fleet(
     """Create the fleet that renews the leases; None where the rates are local to this process."""
     if isinstance(buckets, PriorityBuckets):
         return None
-    from autoglm_throttle.store.fleet import TIMEOUT_S, FleetMember, FleetSync
+    from autoglm_throttle.store.client import TIMEOUT_S
+    from autoglm_throttle.store.fleet import FleetSync
 
-    clients = redis_clients(settings)
-    member = FleetMember(settings.store, settings.fleet, lambda: clients.sync(TIMEOUT_S))
-    return FleetSync(buckets, lock, member, new_wakeup, clock)
+    connect = partial(redis_clients(settings).sync, TIMEOUT_S)
+    return FleetSync(buckets, lock, settings.store, settings.fleet, connect, clock)
 
 
 def gpu_sources(
@@ -162,13 +162,12 @@ def gpu_sources(
 
 def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> GpuProvider:
     """Create the provider for the GPUs of all hosts of a fleet, this host included."""
-    from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
+    from autoglm_throttle.store.client import TIMEOUT_S
+    from autoglm_throttle.store.gpu import RemoteGpuProvider
 
-    clients = redis_clients(settings)
+    connect = partial(redis_clients(settings).sync, TIMEOUT_S)
     host = settings.fleet.fleet_host or socket.gethostname()
-    return RemoteGpuProvider(
-        local, lambda: clients.sync(TIMEOUT_S), host, settings.store, settings.gpu, clock
-    )
+    return RemoteGpuProvider(local, connect, host, settings.store, settings.gpu, clock)
 
 
 def user_limits(
@@ -236,12 +235,12 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     """Create the shared store of breaker states; None where breakers are local to the process."""
     if not settings.shared_breakers.shared:
         return None
-    from autoglm_throttle.store.breakers.sync import TIMEOUT_S, RedisBreakerStore
+    from autoglm_throttle.store.breakers.sync import RedisBreakerStore
+    from autoglm_throttle.store.client import TIMEOUT_S
 
     clients = redis_clients(settings)
     return RedisBreakerStore(
-        lambda: clients.sync(TIMEOUT_S),
-        new_wakeup,
+        partial(clients.sync, TIMEOUT_S),
         settings.store,
         settings.shared_breakers,
         clock,

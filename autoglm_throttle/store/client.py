@@ -32,6 +32,9 @@ CONNECTIONS: Final = 4
 # RESP2: our replies are flat arrays of integers, and it saves the HELLO of each connection.
 PROTOCOL: Final = 2
 
+# For the connection and the replies of a synchronous client. No decision waits for it; it frees the thread.
+TIMEOUT_S: Final = 0.25
+
 PING_S: Final = 1.0
 # The server is pinged once a second; three seconds without any message count as a lost connection.
 SILENCE_LIMIT_S: Final = 3.0

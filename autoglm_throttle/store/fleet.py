@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 import anyio
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.limiting.decisions import rate_rejection, seconds_until
 from autoglm_throttle.store.client import SyncClient, SyncScript
@@ -39,9 +40,6 @@ TIMER_S: Final = 0.001  # Seconds by which a timer may fire too early; the threa
 
 # A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing.
 MAX_MEMBERS: Final = 10_000
-
-# For the client's connection and replies. No decision waits for it; it frees the thread.
-TIMEOUT_S: Final = 0.25
 
 PROBE_S: Final = 1.0
 
@@ -70,11 +68,8 @@ class FleetView:
 class LeasedBuckets:
     """Tokens of a fleet that one process may spend, one `TokenLease` for each priority.
 
-    Args:
-        rates: the rates of the whole fleet; a bucket holds at least one token. While the store is
-            unavailable, ``workers`` processes divide them; if that is 1, as many as the store counted last.
-        fleet: the time after which unspent tokens are returned.
-        now: monotonic seconds.
+    The rates are those of the whole fleet. While the store is unavailable ``rates.workers`` processes divide
+    them, or as many as the store counted last if that is 1.
     """
 
     def __init__(self, rates: RateSettings, fleet: FleetSettings, now: float) -> None:
@@ -93,11 +88,6 @@ class LeasedBuckets:
         self._wake_requested = False
         # Start of the wait for an answer: of a call, or of a waiter without a call.
         self._awaiting_since_s: float | None = None
-
-    def __repr__(self) -> str:
-        state = "leased" if self.is_up else "local"
-        pools = "/".join(f"{lease.tokens(0.0):g}" for lease in self.all)
-        return f"LeasedBuckets({state}, {self.members} members, {pools} tokens)"
 
     @property
     def is_up(self) -> bool:
@@ -179,7 +169,7 @@ class LeasedBuckets:
         if not beat and not (self.is_up and any(lease.is_call_due(now) for lease in self.all)):
             return None
         requests = [lease.request(now) for lease in self.all]
-        if not (beat or self.waiters or any(request.want or request.returned for request in requests)):
+        if not (beat or self.waiters or any(want or returned for _, _, want, _, returned in requests)):
             return None
         self.is_request_pending = True
         if self._awaiting_since_s is None:
@@ -231,46 +221,31 @@ def fleet_keys(settings: StoreSettings) -> tuple[str, str]:
     return f"{place}:members", f"{place}:buckets"
 
 
-class FleetMember:
-    """This process as a member of its fleet: its name, and its calls of the fleet's script.
-
-    ``connect`` makes a synchronous client with timeouts of `TIMEOUT_S`.
-    """
-
-    def __init__(self, store: StoreSettings, fleet: FleetSettings, connect: Callable[[], SyncClient]) -> None:
-        self._keys = fleet_keys(store)
-        self.heartbeat_s: float = fleet.fleet_heartbeat_s
-        self.name: str = secrets.token_hex(8)
-        text = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
-        self.script: SyncScript = SyncScript(connect, text, RIGHTS)
-
-    def exchange(self, figures: Sequence[int], *, leaves: bool = False) -> list[int]:
-        """Send a heartbeat, or the farewell, with the figures of the leases; return the reply."""
-        lifetime_s = 0.0 if leaves else self.heartbeat_s * MAX_MISSED_BEATS
-        reply: list[int] = self.script.call(self._keys, (self.name, round(lifetime_s * 1e6), *figures))
-        return reply
-
-
 class FleetSync:
-    """Keeps the leases of this process filled, and announces it to the fleet.
+    """Announces this process to its fleet, and keeps its leases filled.
 
-    The lock guards the leases, here and wherever they are taken from; the clock is theirs, too.
+    The lock guards the leases, here and wherever they are taken from; the clock is theirs, too. ``connect``
+    makes a synchronous client.
     """
 
     def __init__(
         self,
         leases: LeasedBuckets,
         lock: SerialLock,
-        member: FleetMember,
-        new_wakeup: Callable[[], Wakeup],
+        store: StoreSettings,
+        fleet: FleetSettings,
+        connect: Callable[[], SyncClient],
         clock: Clock = time.monotonic,
     ) -> None:
         self.leases: LeasedBuckets = leases
-        self.member: FleetMember = member
-        self.next_beat_s: float = -math.inf  # When the next heartbeat is due, while the store answers
+        text = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
+        self.script: SyncScript = SyncScript(connect, text, RIGHTS)
         self.lock: SerialLock = lock
         self.clock: Clock = clock
-        self._new_wakeup = new_wakeup
+        self.next_beat_s: float = -math.inf  # When the next heartbeat is due, while the store answers
+        self._heartbeat_s = fleet.fleet_heartbeat_s
+        self._keys = fleet_keys(store)
+        self._name = secrets.token_hex(8)
         self._outage = OutageLog("the fleet's store")
         self._worker = Worker(
             "autoglm-throttle-fleet",
@@ -287,11 +262,6 @@ class FleetSync:
         # Stops the thread when the given owner is collected.
         self.stop_with: Callable[[object], None] = self._worker.stop_with
 
-    def __repr__(self) -> str:
-        state = "running" if self.is_running else "stopped"
-        script = self.member.script
-        return f"FleetSync({state}, {self.leases!r}, calls={script.calls}, failures={script.failures})"
-
     @property
     def is_running(self) -> bool:
         """Whether the thread runs: from `start` to `stop`."""
@@ -299,14 +269,13 @@ class FleetSync:
 
     def view(self) -> FleetView:
         """Return the state and the counts."""
-        script = self.member.script
-        return FleetView(self.leases.members, self.leases.is_up, script.calls, script.failures)
+        return FleetView(self.leases.members, self.leases.is_up, self.script.calls, self.script.failures)
 
     async def ensure(self, demand: Demand) -> None:
         """Wait, without the lock, until the leases can decide on a demand; 50 ms at most."""
         gives_up_s = math.inf
         while True:
-            wakeup = self._new_wakeup()
+            wakeup = new_wakeup()
             now = self.clock()
             gives_up_s = min(gives_up_s, now + DEADLINE_S)
             with self.lock:
@@ -350,7 +319,7 @@ class FleetSync:
         """Make one call, and wake all waiters."""
         leases = self.leases
         try:
-            reply = self.member.exchange(figures)
+            reply = self._call(figures, MAX_MISSED_BEATS * self._heartbeat_s)
             with self.lock:
                 wakeups = leases.waiters
                 since_s = None if leases.is_up else leases.health.since_s
@@ -364,29 +333,33 @@ class FleetSync:
                 wakeups = leases.waiters
         else:
             now = self.clock()
-            self.next_beat_s = now + self.member.heartbeat_s
+            self.next_beat_s = now + self._heartbeat_s
             if since_s is not None:
                 self._record_loss(since_s, TIMEOUT_TEXT)
             self._outage.record_recovery(now, f": {leases.members} members")
         for wakeup in wakeups:
             cast("Wakeup", wakeup).set()  # the leases take any object for a waiter
 
+    def _call(self, figures: Sequence[int], lifetime_s: float) -> list[int]:
+        """Announce this process for a time, 0 to leave, with the figures of the leases; return the reply."""
+        reply: list[int] = self.script.call(self._keys, (self._name, round(lifetime_s * 1e6), *figures))
+        return reply
+
     def _leave(self) -> None:
         """Make the last call: return tokens and leave the fleet. A lost store is not waited for again."""
-        script = self.member.script
         with self.lock:
             figures = self.leases.final_request() if self.leases.is_up else None
         try:
-            if figures is not None and script.is_connected:  # else the fleet does not know this process
-                self.member.exchange(figures, leaves=True)
+            if figures is not None and self.script.is_connected:  # else the fleet does not know this process
+                self._call(figures, 0.0)
         except Exception as error:  # noqa: BLE001 - tokens that cannot be returned are lost, no more
             self._record_failure(error)
         finally:
             self.next_beat_s = self.leases.health.next_probe_s = -math.inf
-            script.close()
+            self.script.close()
 
     def _record_failure(self, error: BaseException) -> None:
-        self._record_loss(self.clock(), self.member.script.record_failure(error))
+        self._record_loss(self.clock(), self.script.record_failure(error))
 
     def _record_loss(self, since_s: float, cause: str) -> None:
         effect = f"each process uses 1/{self.leases.processes} of the rates ({cause})"

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("autoglm_throttle")
 
-# For the client's connection and replies: the maximum that a hung store may cost one read.
-TIMEOUT_S: Final = 0.25
-
 # Pauses after the first failure of the store, and after each further one. The first pause leaves out one
 # reading: with a longer one a single hiccup would make this host silent for the others.
 PAUSE_INTERVALS: Final = (1.5, 5.0)
@@ -73,7 +70,7 @@ class RemoteGpuProvider:
 
     Args:
         local: this host's own provider; None: it has no GPUs that count.
-        connect: makes a synchronous client with timeouts of `TIMEOUT_S`; called in `read`.
+        connect: makes a synchronous client with short timeouts; called in `read`.
         host: the name of this host, not empty; no other host has it.
         store: the names in keys.
         gpu: the interval, and the time for which the rows of a silent host count.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from autoglm_throttle.limiting.decisions import seconds_until
 from autoglm_throttle.limiting.token_bucket import TokenBucket
@@ -29,14 +29,10 @@ PAUSE_S: Final = 0.012  # Pause after a grant that fell short: less than 100 cal
 MICRO: Final = 1_000_000  # Micro-tokens in a token, the unit of the store: its arithmetic is on whole numbers
 
 
-class LeaseRequest(NamedTuple):
-    """Request of one priority to the store, in micro-tokens; the order is that of the script."""
-
-    rate: int  # Per second, for the time since the last call of any process
-    burst: int
-    want: int
-    need: int  # Shortfall of the first waiter
-    returned: int  # Leased and unused; below 0: spent without a lease
+# One priority's part of a call, in micro-tokens and in the order of the script: the rate, per second, for the
+# time since the last call of any process; the burst; the tokens wanted; those of them needed for the first
+# waiter; and those returned unused, below 0 if tokens were spent without a lease.
+Figures = tuple[int, int, int, int, int]
 
 
 class TokenLease:
@@ -55,11 +51,10 @@ class TokenLease:
         # Expiry and size of each grant; the oldest are spent first.
         self._grants: deque[tuple[float, float]] = deque()
         self._answer = _StoreAnswer()
-        self._local = _LocalShare()
-
-    def __repr__(self) -> str:
-        where = "local" if self._local.bucket is not None else "leased"
-        return f"TokenLease({self.name}, {self._pool:g} {where}, {self.rate:g}/s)"
+        # This process's part of the rate while the store is unavailable; None: it is available.
+        self._local: TokenBucket | None = None
+        self._local_spent = 0.0  # Tokens taken from it that the store does not know yet
+        self._reported = 0.0  # Part of them that the request under way reports
 
     def take(self, cost: float, now: float) -> float:
         """Take ``cost`` tokens; 0.0 means taken, else the wait in seconds until it may succeed."""
@@ -72,13 +67,13 @@ class TokenLease:
             return 0.0
         if cost > self.burst:
             return math.inf
-        bucket = self._local.bucket
+        bucket = self._local
         if bucket is None:
             self._answer.rejected_cost = self._answer.rejected_cost or cost
             return seconds_until(self._answer.ready_s(cost - self._pool, self.rate), now) or PAUSE_S
         wait = bucket.take(cost, now)
         if not wait:
-            self._local.spent += cost
+            self._local_spent += cost
         elif math.isinf(wait) and self.rate:
             return 1.0  # exceeds this process's burst: the store may be back by then
         return wait
@@ -90,20 +85,19 @@ class TokenLease:
     def rescale(self, factor: float, now: float) -> None:
         """Refill at ``nominal * factor`` from now on; a factor outside 0..1 counts as the nearer end."""
         self.rate = self.nominal * min(1.0, max(0.0, factor))
-        if self._local.bucket is not None:
-            self._local.bucket.rescale(factor, now)
+        if self._local is not None:
+            self._local.rescale(factor, now)
 
     def tokens(self, now: float) -> float:
         """Return the tokens that this process can spend without a call."""
-        bucket = self._local.bucket
-        return self._pool + (0.0 if bucket is None else bucket.tokens(now))
+        return self._pool + (0.0 if self._local is None else self._local.tokens(now))
 
     def is_decidable(self, cost: float, now: float) -> bool:
         """Whether `take` gives the store's answer now: from the pool, or because a shortage is known."""
         return (
             self._pool >= cost
             or cost > self.burst
-            or self._local.bucket is not None
+            or self._local is not None
             or now < self._answer.ready_s(cost - self._pool, self.rate)
         )
 
@@ -122,14 +116,15 @@ class TokenLease:
         """Return the time at which unspent tokens must be returned; infinite without any."""
         return self._grants[0][0] if self._pool > 0.0 and self._grants else math.inf
 
-    def request(self, now: float) -> LeaseRequest:
-        """Build the request to the store; returned tokens have left the pool then."""
+    def request(self, now: float) -> Figures:
+        """Build this priority's part of a call; returned tokens have left the pool then."""
         if now >= self._demand.tick_ends_s:
             self._demand.tick(now)
         self._answer.requested = 0.0
-        owes = _up(self._local.report_debt(now))
-        if self._local.bucket is not None:
-            return LeaseRequest(_micro(self.rate), _micro(self.burst), 0, 0, -owes)
+        self._reported = self._debt(now)
+        owes = _up(self._reported)
+        if self._local is not None:
+            return _micro(self.rate), _micro(self.burst), 0, 0, -owes
         grants = self._grants
         while grants and grants[0][0] <= now:
             grants.popleft()
@@ -138,13 +133,13 @@ class TokenLease:
         self._pool -= returned / MICRO
         want, need = self._shortfall()
         self._answer.requested = want / MICRO
-        return LeaseRequest(_micro(self.rate), _micro(self.burst), want, need, returned - owes)
+        return _micro(self.rate), _micro(self.burst), want, need, returned - owes
 
-    def final_request(self) -> LeaseRequest:
-        """Build the last request: return all tokens, want none."""
+    def final_request(self) -> Figures:
+        """Build the part of the last call: return all tokens, want none."""
         returned, self._pool = _micro(self._pool), 0.0
         self._grants.clear()
-        return LeaseRequest(_micro(self.rate), _micro(self.burst), 0, 0, returned)
+        return _micro(self.rate), _micro(self.burst), 0, 0, returned
 
     def apply_grant(self, grant: int, remaining: int, now: float) -> None:
         """Apply the store's answer to the last `request`, in micro-tokens, and release all waiters."""
@@ -156,13 +151,14 @@ class TokenLease:
         answer = self._answer
         answer.received_s, answer.remaining, answer.rejected_cost = now, remaining / MICRO, 0.0
         answer.fell_short = tokens < answer.requested
-        self._local.end(now)
+        # The debt that was not reported is kept for the next request.
+        self._local_spent = max(0.0, self._debt(now) - self._reported)
+        self._reported, self._local = 0.0, None
 
     @property
     def in_force(self) -> float:
         """Tokens per second: of the whole fleet, or of this process while the store is unavailable."""
-        bucket = self._local.bucket
-        return self.rate if bucket is None else bucket.rate
+        return self.rate if self._local is None else self._local.rate
 
     def use_local_share(self, processes: int, now: float) -> None:
         """Switch to a local part of the rate, and of the tokens in the store.
@@ -178,7 +174,12 @@ class TokenLease:
         bucket = TokenBucket(self.nominal / processes, burst, now, self.name)
         bucket.take(burst - holds, now)
         bucket.rescale(self.rate / self.nominal, now)
-        self._local.bucket = bucket
+        self._local = bucket
+
+    def _debt(self, now: float) -> float:
+        """Return the tokens to deduct in the store: spent without it and not refilled by now."""
+        spent, bucket = self._local_spent, self._local
+        return spent if bucket is None else min(spent, bucket.burst - bucket.tokens(now))
 
     def _shortfall(self) -> tuple[int, int]:
         """Return the wanted and the needed tokens, in micro-tokens."""
@@ -243,29 +244,6 @@ class _StoreAnswer:
         else:
             fits_s = math.inf
         return max(fits_s, self.received_s + PAUSE_S) if self.fell_short else fits_s
-
-
-@dataclass(slots=True)
-class _LocalShare:
-    """This process's part of the rate while the store is unavailable, and the debt that it leaves."""
-
-    bucket: TokenBucket | None = None  # None: the store is available
-    spent: float = 0.0  # Tokens taken from it and not reported to the store
-    _reported: float = field(default=0.0, init=False)
-
-    def report_debt(self, now: float) -> float:
-        """Return the tokens to deduct in the store: spent without it and not refilled by now."""
-        self._reported = self._debt(now)
-        return self._reported
-
-    def end(self, now: float) -> None:
-        """End the outage; the debt that was not reported is kept for the next request."""
-        self.spent = max(0.0, self._debt(now) - self._reported)
-        self._reported, self.bucket = 0.0, None
-
-    def _debt(self, now: float) -> float:
-        bucket = self.bucket
-        return self.spent if bucket is None else min(self.spent, bucket.burst - bucket.tokens(now))
 
 
 def _micro(tokens: float) -> int:

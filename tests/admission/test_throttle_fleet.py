@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.store import client as client_module
 from autoglm_throttle.store import fleet as fleet_module
 from autoglm_throttle.testing import FakeGpu
 from autoglm_throttle.throttle import Throttle
@@ -33,7 +34,7 @@ LOW = Demand(Priority.LOW)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set a deadline of the leased buckets that a server on a busy machine meets."""
     monkeypatch.setattr(fleet_module, "DEADLINE_S", 10.0)
-    monkeypatch.setattr(fleet_module, "TIMEOUT_S", 10.0)
+    monkeypatch.setattr(client_module, "TIMEOUT_S", 10.0)
 
 
 @pytest.fixture

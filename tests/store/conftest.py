@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
-from autoglm_throttle.store.fleet import FleetMember, FleetSync, LeasedBuckets
+from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
 from autoglm_throttle.types import Clock
 from tests.store.clients import Wire
 
@@ -36,9 +35,8 @@ def made() -> Iterator[Callable[..., FleetSync]]:
             update={"fleet_heartbeat_s": heartbeat_s, "fleet_lease_s": lease_s}
         )
         leases = LeasedBuckets(RateSettings(workers=4), settings, clock())
-        member = FleetMember(StoreSettings(), settings, wire.connect)
         wires.append(wire)
-        fleets.append(FleetSync(leases, SerialLock(), member, new_wakeup, clock))
+        fleets.append(FleetSync(leases, SerialLock(), StoreSettings(), settings, wire.connect, clock))
         return fleets[-1]
 
     yield make

@@ -13,14 +13,13 @@ import time
 from pydantic import SecretStr
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.gpu.sampler import Sampler
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
-from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import FleetMember, FleetSync, LeasedBuckets
-from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
+from autoglm_throttle.store.client import TIMEOUT_S, RedisClients
+from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
+from autoglm_throttle.store.gpu import RemoteGpuProvider
 from autoglm_throttle.types import Decision, Demand, GpuSample, Priority
 
 RATE = 200.0
@@ -104,7 +103,7 @@ def main() -> None:
 
     lock = SerialLock()
     leases = LeasedBuckets(RATES, FLEET, time.monotonic())
-    fleet = FleetSync(leases, lock, FleetMember(store, FLEET, connect), new_wakeup)
+    fleet = FleetSync(leases, lock, store, FLEET, connect)
     provider = RemoteGpuProvider(Gpu(float(pct), int(gib)), connect, host, store, GPU)
     sampler = Sampler(provider, lambda rows: None, interval_s=INTERVAL_S)
     fleet.start()

@@ -14,9 +14,9 @@ import pytest
 
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.store.client import RedisClients
+from autoglm_throttle.store.client import TIMEOUT_S, RedisClients
 from autoglm_throttle.store.fleet import fleet_keys
-from autoglm_throttle.store.gpu import TIMEOUT_S, RemoteGpuProvider
+from autoglm_throttle.store.gpu import RemoteGpuProvider
 from autoglm_throttle.types import AggregateMode, GpuView
 from tests.store import member
 from tests.store.polling import until

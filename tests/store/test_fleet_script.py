@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import TIMEOUT_S, fleet_keys
+from autoglm_throttle.store.client import TIMEOUT_S, RedisClients
+from autoglm_throttle.store.fleet import fleet_keys
 from tests.store.bucket_store import MICRO, BucketStore
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer

@@ -11,12 +11,11 @@ import pytest
 from pydantic import SecretStr
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.store import fleet as fleet_module
-from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.fleet import PROBE_S, TIMEOUT_S, FleetMember, FleetSync, LeasedBuckets, fleet_keys
+from autoglm_throttle.store.client import TIMEOUT_S, RedisClients
+from autoglm_throttle.store.fleet import PROBE_S, FleetSync, LeasedBuckets, fleet_keys
 from autoglm_throttle.store.health import JITTER
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
@@ -150,8 +149,7 @@ def member(own_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
     settings = StoreSettings(redis_url=SecretStr(own_server.url))
     clients = RedisClients(settings)
     held = LeasedBuckets(RateSettings(workers=2), FleetSettings(), time.monotonic())
-    one = FleetMember(settings, FleetSettings(), lambda: clients.sync(TIMEOUT_S))
-    fleet = FleetSync(held, SerialLock(), one, new_wakeup)
+    fleet = FleetSync(held, SerialLock(), settings, FleetSettings(), lambda: clients.sync(TIMEOUT_S))
     fleet.start()
     until(lambda: fleet.view().calls and not held.is_request_pending, PATIENCE_S, "the first answer")
     yield fleet

@@ -17,8 +17,8 @@ from pydantic import SecretStr
 
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.gpu import RIGHTS, TIMEOUT_S, RemoteGpuProvider, fleet_gpu_key
+from autoglm_throttle.store.client import TIMEOUT_S, RedisClients
+from autoglm_throttle.store.gpu import RIGHTS, RemoteGpuProvider, fleet_gpu_key
 from autoglm_throttle.types import GpuProvider, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.types.errors import NoSourceError
 from tests.store.clients import Wire

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import anyio
 
+from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
 from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
@@ -53,13 +54,9 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
-    from autoglm_throttle._runtime.wakeup import Wakeup
     from autoglm_throttle.types import Clock
 
 THREAD_NAME: Final = "autoglm-throttle-breakers"
-
-# Seconds for a client's connections and replies. No caller waits for it; it frees the thread.
-TIMEOUT_S: Final = 0.25
 
 READ_INTERVAL_S: Final = 5.0
 # Interval in seconds of reading all states, since a message may be lost; shorter without a subscription.
@@ -81,8 +78,7 @@ class RedisBreakerStore:
     """Implements `BreakerStore`.
 
     Args:
-        connect: creates a synchronous client without retries, with timeouts of `TIMEOUT_S`; on the thread.
-        new_wakeup: creates a wake-up for the current task.
+        connect: creates a synchronous client without retries, with short timeouts; on the thread.
         settings: prefix and service name of all keys.
         breakers: the deadline of a call that waits for the store.
         clock: monotonic seconds.
@@ -92,7 +88,6 @@ class RedisBreakerStore:
     def __init__(
         self,
         connect: Callable[[], SyncClient],
-        new_wakeup: Callable[[], Wakeup],
         settings: StoreSettings,
         breakers: SharedBreakerSettings,
         clock: Clock = time.monotonic,
@@ -108,7 +103,6 @@ class RedisBreakerStore:
         self.subscriber: Subscriber = Subscriber(
             connect, self.protocol.channel, self._on_message, self.state.request_reread, health
         )
-        self._new_wakeup = new_wakeup
         self._cluster = cluster
         self._is_closed = False
         self._read_s = self._not_before_s = -math.inf
@@ -183,7 +177,7 @@ class RedisBreakerStore:
 
     async def acquire_async(self, name: str, request: ProbeRequest | None) -> Answer:
         """Request a lease without blocking the event loop; a cancelled call returns one that arrives late."""
-        wakeup = self._new_wakeup()
+        wakeup = new_wakeup()
         query = self._begin(name, request, wakeup.set)
         if not query.is_answered:
             try:

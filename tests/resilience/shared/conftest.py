@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
@@ -38,7 +37,6 @@ def made(redis_prefix: str) -> Iterator[Made]:
         clients = RedisClients(settings)
         store = RedisBreakerStore(
             connect or (lambda: clients.sync(timeout_s)),
-            new_wakeup,
             settings,
             # Longer than any deadline that users may set.
             SharedBreakerSettings.model_construct(store_deadline_s=deadline_s),

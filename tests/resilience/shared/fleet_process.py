@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 
-from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
@@ -33,7 +32,7 @@ def store_at(url: str, prefix: str) -> RedisBreakerStore:
     settings = StoreSettings(redis_url=url, redis_prefix=prefix)  # type: ignore[arg-type]  # a text is parsed
     patient = SharedBreakerSettings.model_construct(store_deadline_s=PATIENT_S)
     clients = RedisClients(settings)
-    return RedisBreakerStore(lambda: clients.sync(PATIENT_S), new_wakeup, settings, patient)
+    return RedisBreakerStore(lambda: clients.sync(PATIENT_S), settings, patient)
 
 
 def circuit(store: RedisBreakerStore, name: str, lease_s: float = LEASE_S) -> GuardState:

@@ -17,7 +17,8 @@ import pytest
 from autoglm_throttle.store import client
 from autoglm_throttle.store.breakers import state, sync
 from autoglm_throttle.store.breakers.protocol import RIGHTS
-from autoglm_throttle.store.breakers.sync import TIMEOUT_S, RedisBreakerStore
+from autoglm_throttle.store.breakers.sync import RedisBreakerStore
+from autoglm_throttle.store.client import TIMEOUT_S
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
