@@ -189,7 +189,6 @@ def user_limits(
     if store is None:
         return UserLimits(sets, settings.users.max_users)
     from autoglm_throttle.store.fallback import StoreFallback
-    from autoglm_throttle.store.monitor import running_loop
     from autoglm_throttle.store.shared_limits import SharedUserLimits
 
     # An explicit number of workers takes precedence over the counted members of the fleet.
@@ -205,7 +204,6 @@ def user_limits(
             processes=lambda: settings.rates.workers if counted is None else counted.leases.members,
             max_users=settings.users.max_users,
         ),
-        is_usable=running_loop,
     )
     if fleet_sync is not None:  # same server: a loss found by one is reported to the other
         windows.on_store_lost, fleet_sync.leases.on_store_lost = (

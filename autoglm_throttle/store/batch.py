@@ -57,32 +57,6 @@ class _BatchCall:
         return not self.has_timeouts
 
 
-class _DeadlineTimer:
-    """One timer, for the earliest of all deadlines of a loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[], None]) -> None:
-        self._loop = loop
-        self._on_due = on_due
-        self._handle: asyncio.TimerHandle | None = None
-        self.due_s: float = math.inf  # Loop time at which it fires; infinite: never
-        self.last_stall_s: float = -math.inf  # Loop time at which the loop itself was late
-        # Loop time until which expired deadlines are not reported again.
-        self.next_report_s: float = -math.inf
-
-    def arm(self, due_s: float) -> None:
-        """Fire at ``due_s`` instead of later."""
-        if self._handle is not None:
-            self._handle.cancel()
-        self.due_s = due_s
-        self._handle = self._loop.call_at(due_s, self._on_due, context=contextvars.Context())
-
-    def disarm(self, now: float) -> bool:
-        """Record that it has fired; True if the loop itself had stalled."""
-        stalled = now - self.due_s > STALL_S
-        self.due_s, self._handle = math.inf, None
-        return stalled
-
-
 class RedisBatch:
     """The calls of one event loop. All methods but `stats` are called by that loop's tasks and callbacks.
 
@@ -108,21 +82,17 @@ class RedisBatch:
         self.deadline_s: float = settings.redis_deadline_s
         self._settings = settings
         self._queue_max = settings.redis_queue
-        self._timer = _DeadlineTimer(loop, self._on_deadline)
+        # One timer, for the earliest of all deadlines of the loop.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = math.inf  # Loop time at which it fires; infinite: never
+        self._last_stall_s = -math.inf  # Loop time at which the loop itself was late
+        self._next_report_s = -math.inf  # Loop time until which expired deadlines are not reported again
         self._report = report
         self._lock = SerialLock()
         self._queue: deque[_Queued] = deque()
         self._batch_calls: set[_BatchCall] = set()
         self._next: asyncio.Task[None] | None = None
         self._counts = StoreStats()
-
-    def __repr__(self) -> str:
-        waiting, in_flight = len(self._queue), len(self._batch_calls)
-        return f"RedisBatch({waiting} waiting, {in_flight} in flight, {self._counts.calls} calls)"
-
-    def due(self) -> float:
-        """Return the loop time by which a request that begins now must have its answers."""
-        return self.loop.time() + self.deadline_s
 
     def request(self, entry: WindowEntry, due: float | None = None) -> Reply:
         """Send a check with the next call; the future always ends, and not with an exception.
@@ -142,8 +112,8 @@ class RedisBatch:
         self._queue.append((entry, future, due))
         if self._next is None or self._next.done():
             self._schedule()
-        if due < self._timer.due_s:
-            self._timer.arm(due)
+        if due < self._timer_due_s:
+            self._set_timer(due)
         return future
 
     def send_oneway(self, entry: WindowEntry) -> None:
@@ -205,8 +175,8 @@ class RedisBatch:
         self._batch_calls.add(call)
         if queue:
             self._schedule()
-        if gives_up_s < self._timer.due_s:
-            self._timer.arm(gives_up_s)
+        if gives_up_s < self._timer_due_s:
+            self._set_timer(gives_up_s)
         return call
 
     async def _send(self) -> None:
@@ -275,19 +245,27 @@ class RedisBatch:
     def _on_deadline(self) -> None:
         """Expire the oldest deadline, unless the loop itself had stalled."""
         with self._lock:  # an abandoned request may refund in the midst of it, which adds to the queue
-            timer, now = self._timer, self.loop.time()
-            stalled = timer.disarm(now)
+            now = self.loop.time()
+            stalled = now - self._timer_due_s > STALL_S
+            self._timer, self._timer_due_s = None, math.inf
             # After a stall only callers expire that survived an earlier one: other replies may be here.
-            failed = self._expire(now, timer.last_stall_s if stalled else now + GRAIN_S)
-            if failed and now >= timer.next_report_s:
+            failed = self._expire(now, self._last_stall_s if stalled else now + GRAIN_S)
+            if failed and now >= self._next_report_s:
                 # One silent server is one failure for each deadline, even if callers expire one by one.
-                timer.next_report_s = now + self.deadline_s / 2
+                self._next_report_s = now + self.deadline_s / 2
                 self._report(StoreErrorKind.TIMEOUT)
             if stalled:
-                timer.last_stall_s = now
+                self._last_stall_s = now
             due = max(self._next_due(), now + GRACE_S if stalled else now)
-            if due < timer.due_s:
-                timer.arm(due)
+            if due < self._timer_due_s:
+                self._set_timer(due)
+
+    def _set_timer(self, due_s: float) -> None:
+        """Fire at ``due_s`` instead of later."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_s = due_s
+        self._timer = self.loop.call_at(due_s, self._on_deadline, context=contextvars.Context())
 
     def _expire(self, now: float, last: float) -> int:
         """Answer TIMEOUT to all callers that were due until ``last``; returns their number."""

@@ -72,10 +72,6 @@ class RedisClients:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __repr__(self) -> str:
-        where = self.url or "made by a callable"
-        return f"RedisClients({where}, {len(self)} open, {self.made} made)"
-
     def current(self) -> AsyncClient:
         """Return the client of the running loop: created at the first call, closed with the loop.
 
@@ -98,14 +94,16 @@ class RedisClients:
         """Create a client of one connection, without retries, for a thread, which closes it."""
         if self.url is None:
             raise ValueError("there is no URL to make a synchronous client from")
-        return _sync_client(self.url, timeout_s)
+        return _client(self.url, (timeout_s, timeout_s), 1, is_async=False)[0]
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> AsyncClient:
         for key, (other, _, _) in list(self._entries.items()):
             if other.is_closed():  # closed by hand, without ending its generators
                 self._entries.pop(key, None)
         if self.url is not None:
-            client, ends = _async_client(self.url, self._settings)
+            settings = self._settings
+            timeouts = settings.redis_connect_s, settings.redis_read_s
+            client, ends = _client(self.url, timeouts, max_connections(settings), is_async=True)
         else:
             client = self._connect() if self._connect is not None else None
             ends = [client]
@@ -243,9 +241,6 @@ class Subscriber:
         self._received_s = 0.0
         self._health = health  # of the subscription: when it is made again
 
-    def __repr__(self) -> str:
-        return f"Subscriber({'' if self.is_listening else 'not '}listening, failures={self.failures})"
-
     def poll(self, now: float) -> socket.socket | None:
         """Receive all messages; subscribe or ping where due. Return the socket to wait for, or None."""
         try:
@@ -325,47 +320,35 @@ def max_connections(settings: StoreSettings) -> int:
     return max(CONNECTIONS, 2 * settings.redis_in_flight)
 
 
-def _async_client(url: RedisAddress, settings: StoreSettings) -> _ClientAndParts:
-    """Create an asyncio client, and list the objects to close with it."""
-    from redis import asyncio as library
-    from redis.asyncio.cluster import ClusterNode
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    def once() -> dict[str, Any]:
-        timeouts = _timeouts(settings.redis_connect_s, settings.redis_read_s)
-        return timeouts | {"retry": Retry(NoBackoff(), 0)}
-
-    return _client(library, ClusterNode, url, once, max_connections(settings))
-
-
-def _sync_client(url: RedisAddress, timeout_s: float) -> SyncClient:
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.cluster import ClusterNode
-    from redis.retry import Retry
-
-    def once() -> dict[str, Any]:
-        return _timeouts(timeout_s, timeout_s) | {"retry": Retry(NoBackoff(), 0)}
-
-    return _client(redis, ClusterNode, url, once, 1)[0]
-
-
 def _client(
-    library: Any,  # noqa: ANN401 - redis or redis.asyncio
-    node: Callable[[str, int], object],
-    url: RedisAddress,
-    once: Callable[[], dict[str, Any]],
-    connections: int,
+    url: RedisAddress, timeouts: tuple[float, float], connections: int, *, is_async: bool
 ) -> _ClientAndParts:
-    """Create a client of either library, and list the objects to close with it."""
-    given = _login(url.login) | _tls(url) | once() | {"max_connections": connections}
+    """Create a client of either library, and list the objects to close with it.
+
+    The timeouts are those of connecting and of reading, in seconds.
+    """
+    from redis.backoff import NoBackoff
+
+    library, node, retry = _library(is_async=is_async)
+
+    def options(login: RedisLogin) -> dict[str, Any]:
+        username, password = login
+        return {
+            "username": username,
+            "password": password,
+            "socket_connect_timeout": timeouts[0],
+            "socket_timeout": timeouts[1],
+            "protocol": PROTOCOL,
+            "retry": retry(NoBackoff(), 0),
+            **_tls(url),
+        }
+
+    given = options(url.login) | {"max_connections": connections}
     if url.topology is Topology.CLUSTER:
         cluster = library.RedisCluster(startup_nodes=[node(host, port) for host, port in url.hosts], **given)
         return cluster, [cluster]
     if url.topology is Topology.SENTINEL:
-        sentinel_options = _login(url.sentinel_login) | _tls(url) | once()
-        manager = library.Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)
+        manager = library.Sentinel(list(url.hosts), sentinel_kwargs=options(url.sentinel_login))
         primary = manager.master_for(url.service, db=url.db, **given)
         return primary, [primary, *manager.sentinels]
     place: dict[str, Any] = {"unix_socket_path": url.path}
@@ -375,12 +358,19 @@ def _client(
     return single, [single]
 
 
-def _timeouts(connect_s: float, read_s: float) -> dict[str, Any]:
-    return {"socket_connect_timeout": connect_s, "socket_timeout": read_s, "protocol": PROTOCOL}
+def _library(*, is_async: bool) -> tuple[Any, Any, Any]:
+    """Import redis or redis.asyncio, with its class of cluster nodes and of retries."""
+    if is_async:
+        from redis import asyncio as library
+        from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+        from redis.asyncio.retry import Retry as AsyncRetry
 
+        return library, AsyncClusterNode, AsyncRetry
+    import redis
+    from redis.cluster import ClusterNode
+    from redis.retry import Retry
 
-def _login(login: RedisLogin) -> dict[str, Any]:
-    return dict(zip(("username", "password"), login, strict=True))
+    return redis, ClusterNode, Retry
 
 
 def _tls(url: RedisAddress) -> dict[str, Any]:

@@ -86,9 +86,6 @@ class LastKnownRemaining:
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
 
-    def __repr__(self) -> str:
-        return f"LastKnownRemaining({len(self)} users)"
-
     def record(self, kind: str, user: str, remaining: tuple[int, ...], now: float) -> None:
         """Store the units left of each limit of the set ``kind``, for the identity text ``user``."""
         young = self._young

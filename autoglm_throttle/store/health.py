@@ -61,11 +61,8 @@ def _jitter_factor() -> float:
 class StoreHealth:
     """Tracks the health of one store. Its callers hold one lock; it reads no clock.
 
-    Args:
-        failures: consecutive failures of a loss.
-        pauses_s: seconds before the first probe, the second and so on; the last one holds for all later ones.
-        jitter: factor of each pause.
-        now: monotonic seconds.
+    ``failures`` in a row are a loss. ``pauses_s`` are the seconds before the first probe, the second and so
+    on; the last one holds for all later ones. ``jitter`` is the factor of each pause.
     """
 
     def __init__(
@@ -91,10 +88,6 @@ class StoreHealth:
         self._probe_started_s = now
         # Whether no call was made since a timeout was reported by another user of the store.
         self._failure_reported = False
-
-    def __repr__(self) -> str:
-        cause = f" because of {self.cause}" if self.cause else ""
-        return f"StoreHealth({self.state} since {self.since_s:.3f}{cause})"
 
     def record_call(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
         """Record a call of a user with one connection: while the state is probing, the call is the probe."""

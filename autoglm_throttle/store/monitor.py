@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import threading
-from asyncio import _get_running_loop
+from asyncio import _get_running_loop as running_loop  # a call of C
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -33,9 +33,6 @@ _MEANWHILE: Final = {
     StoreFailureMode.ALLOW: "user limits are not enforced until it recovers",
     StoreFailureMode.DENY: "requests under a user limit are rejected until it recovers",
 }
-
-# Returns the asyncio loop that runs here, if any; a call of C.
-running_loop: Callable[[], asyncio.AbstractEventLoop | None] = _get_running_loop
 
 _running: set[asyncio.Task[None]] = set()  # Strong references to tasks: a loop holds its tasks only weakly
 

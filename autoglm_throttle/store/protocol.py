@@ -6,9 +6,10 @@ a store's own clock counts them, and they are exact until the year 2255.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 from functools import cache
 from hashlib import blake2b
@@ -33,8 +34,11 @@ ScriptArguments = tuple[list[str], list[str | int]]  # KEYS and ARGV of one scri
 # Layout (``l`` for a list of stamps, ``b`` for sub-buckets), limit in units, window in microseconds.
 Policy = tuple[str, int, int]
 
+# Common parts of all requests under one set of limits: the limits, their policies, and for each partition the
+# keys without their users.
+_Shape = tuple[tuple[UserLimit, ...], tuple[Policy, ...], list[list[str]]]
+
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,60}")
-_PREFIX = re.compile(r"[^\s{}]{1,120}")
 
 
 class StoreErrorKind(StrEnum):
@@ -73,9 +77,6 @@ class CheckRequest:
     tag: int  # The partition of all keys, `SPLIT` if there is more than one
     single_policy: Policy | None = None  # The policy of a request of one limit and one unit
 
-    def __repr__(self) -> str:
-        return f"CheckRequest({', '.join(self.keys)})"
-
 
 class RefundRequest:
     """Units that are refunded or charged afterwards; its answer may be ignored.
@@ -93,10 +94,6 @@ class RefundRequest:
         self.tag: int = request.tag
         self.single_policy: Policy | None = None
 
-    def __repr__(self) -> str:
-        changes = ", ".join(f"{key} {delta:+d}" for key, delta in zip(self.keys, self.deltas, strict=True))
-        return f"RefundRequest({changes})"
-
 
 WindowEntry = CheckRequest | RefundRequest
 
@@ -112,12 +109,7 @@ class StoreStats:
 
     def __add__(self, other: StoreStats) -> StoreStats:
         """Return the sum, as of several event loops."""
-        return StoreStats(
-            self.calls + other.calls,
-            self.sent + other.sent,
-            self.late + other.late,
-            self.waiting + other.waiting,
-        )
+        return StoreStats(*map(operator.add, astuple(self), astuple(other)))
 
 
 @cache
@@ -130,19 +122,9 @@ class WindowProtocol:
     """Encodes requests into keys and arguments, and decodes replies into answers.
 
     The keys of one partition lie on one node of a Cluster.
-
-    Raises:
-        ValueError: the prefix or service cannot be in a key, or there is no partition.
     """
 
     def __init__(self, prefix: str, service: str, partitions: int) -> None:
-        for what, text in (("prefix", prefix), ("service", service)):
-            if not _PREFIX.fullmatch(text):
-                raise ValueError(
-                    f"the {what} of keys is {text!r}: 1 to 120 characters, no blanks and braces, are needed"
-                )
-        if partitions < 1:
-            raise ValueError(f"partitions is {partitions}: at least 1 is needed")
         self._root = f"{prefix}:{service}:{LAYOUT}"
         self._partitions = partitions
         self._shapes: dict[str, _Shape] = {}
@@ -153,13 +135,12 @@ class WindowProtocol:
             return self._build_combined_check(charges)
         charge = charges[0]
         shape = self._shapes.get(charge.kind)
-        if shape is None or shape.limits is not charge.limits:
-            shape = self._shapes[charge.kind] = _Shape(
-                self._root, charge.kind, charge.limits, self._partitions
-            )
+        if shape is None or shape[0] is not charge.limits:
+            shape = self._shapes[charge.kind] = self._build_shape(charge.kind, charge.limits)
         user = charge.user
         tag = crc32(user.encode()) % self._partitions
-        heads, policies = shape.heads[tag], shape.policies
+        _, policies, heads_by_tag = shape
+        heads = heads_by_tag[tag]
         if len(heads) > 1:
             return CheckRequest(charges, [head + user for head in heads], policies, tag)
         policy = policies[0] if charge.units == 1 else None
@@ -213,6 +194,15 @@ class WindowProtocol:
             raise ValueError(f"the script's reply has {len(reply)} integers, expected {start}")
         return answers
 
+    def _build_shape(self, kind: str, limits: tuple[UserLimit, ...]) -> _Shape:
+        name, codes = key_safe(kind), [(_layout_code(limit), limit) for limit in limits]
+        policies = tuple((code, limit.limit, limit.window_s * 1_000_000) for code, limit in codes)
+        heads = [
+            [f"{self._root}:{{{tag}}}:{name}:{code}{limit.window_s}:" for code, limit in codes]
+            for tag in range(self._partitions)
+        ]
+        return limits, policies, heads
+
     def _build_combined_check(self, charges: Sequence[StoreCharge]) -> CheckRequest:
         requests = [self.build_check((charge,)) for charge in charges]
         tags = {request.tag for request in requests}
@@ -222,21 +212,6 @@ class WindowProtocol:
             tuple(policy for request in requests for policy in request.policies),
             tags.pop() if len(tags) == 1 else SPLIT,
         )
-
-
-class _Shape:
-    """Common parts of all requests under one set of limits."""
-
-    def __init__(self, root: str, kind: str, limits: tuple[UserLimit, ...], partitions: int) -> None:
-        self.limits = limits
-        self.policies: tuple[Policy, ...] = tuple(
-            (_layout_code(limit), limit.limit, limit.window_s * 1_000_000) for limit in limits
-        )
-        name = key_safe(kind)
-        self.heads = [  # For each partition, the keys without their users
-            [f"{root}:{{{tag}}}:{name}:{_layout_code(limit)}{limit.window_s}:" for limit in limits]
-            for tag in range(partitions)
-        ]
 
 
 def key_safe(name: str) -> str:

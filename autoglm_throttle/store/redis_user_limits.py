@@ -20,7 +20,7 @@ from autoglm_throttle.store.protocol import (
     WindowProtocol,
     script,
 )
-from autoglm_throttle.store.script import LuaScript, StoreErrorTracker
+from autoglm_throttle.store.script import LuaScript
 from autoglm_throttle.types import UserLimit
 
 if TYPE_CHECKING:
@@ -50,27 +50,45 @@ class RedisUserLimitStore:
             settings.redis_prefix, settings.service, settings.redis_partitions
         )
         url = self.clients.url
-        secrets = (url.login[1], url.sentinel_login[1]) if url else ()
-        self.errors: StoreErrorTracker = StoreErrorTracker(*secrets)
+        passwords = (url.login[1], url.sentinel_login[1]) if url else ()
+        self._secrets = [password for password in passwords if password]
+        self._listener: Callable[[StoreErrorKind | None], None] | None = None
+        # Error of the newest call or probe, and the last text with its error. A text is shown only with its
+        # own error, and only until the next answer: an outage by timeouts is not explained by an older error.
+        self._current_error: StoreErrorKind | None = None
+        self._last_text: tuple[StoreErrorKind | None, str] = (None, "")
         # The batch of each event loop, made at its first use: a connection belongs to its loop.
         self.batches: dict[int, RedisBatch] = {}
         self._closed_stats = StoreStats()
 
-    def __repr__(self) -> str:
-        stats = self.stats()
-        return f"RedisUserLimitStore({self.clients!r}, {stats.calls} calls, {stats.waiting} waiting)"
-
     @property
     def last_error(self) -> str:
         """Text of the current error from the server or its client; empty without one."""
-        return self.errors.text
+        kind, text = self._last_text
+        return text if kind is not None and kind is self._current_error else ""
 
     def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
         """Call ``report`` for each round trip and each firing of the deadline; None: it answered.
 
         It is not called for each caller: one slow server would count a failure for every waiting request.
         """
-        self.errors.listener = report
+        self._listener = report
+
+    def notify(self, kind: StoreErrorKind | None, *, is_probe: bool = False) -> None:
+        """Record a call's result, and report it unless it is a probe's; None: it was answered."""
+        self._current_error = kind
+        if kind is None:
+            self._last_text = (None, "")
+        if self._listener is not None and not is_probe:
+            self._listener(kind)
+
+    def record_error(self, kind: StoreErrorKind, error: BaseException) -> str:
+        """Store the text of an error, until it is known to be the current one; secrets are masked."""
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        self._last_text = (kind, text)
+        return text
 
     async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
         """Spend all units of all charges, or none; ends before the deadline, with or without an answer.
@@ -79,7 +97,7 @@ class RedisUserLimitStore:
         """
         batch = self.batches.get(id(running_loop())) or self.batch()
         if batch is None:
-            self.errors.notify(StoreErrorKind.LOOP)
+            self.notify(StoreErrorKind.LOOP)
             return StoreErrorKind.LOOP
         request = self.protocol.build_check(charges)
         if request.tag < 0 and self.clients.cluster:  # keys on several servers: one script call is not enough
@@ -120,7 +138,7 @@ class RedisUserLimitStore:
         if batch is None:
             return StoreErrorKind.LOOP
         kind = await self._run_probe(batch)
-        self.errors.notify(kind, is_probe=True)
+        self.notify(kind, is_probe=True)
         return kind
 
     def disconnect(self) -> None:
@@ -146,8 +164,8 @@ class RedisUserLimitStore:
                 stats = other.stats()
                 stats.waiting = 0
                 self._closed_stats += stats
-        lua = LuaScript(self.clients.current, script(), self.errors, cluster=self.clients.cluster)
-        batch = RedisBatch(loop, self.protocol, lua, self.settings, self.errors.notify)
+        lua = LuaScript(self.clients.current, script(), self.record_error, cluster=self.clients.cluster)
+        batch = RedisBatch(loop, self.protocol, lua, self.settings, self.notify)
         self.batches[id(loop)] = batch
         return batch
 
@@ -183,7 +201,7 @@ class RedisUserLimitStore:
 
         The charges after a rejection are only read. All have one deadline together.
         """
-        due = batch.due()
+        due = batch.loop.time() + batch.deadline_s
         spent: list[tuple[CheckRequest, list[int]]] = []
         parts: dict[int, list[int]] = {}
         rejected = False

@@ -8,10 +8,10 @@ when nothing can have been spent, and one after it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from autoglm_throttle.events import LOGGER
 from autoglm_throttle.store.protocol import StoreErrorKind
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.protocol import ScriptArguments
 
     _Connection: TypeAlias = Any
-
-_log = logging.getLogger("autoglm_throttle")
 
 # Commands that the server must permit for user limits, on the keys below `REDIS_PREFIX`.
 RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set pexpire"
@@ -68,56 +66,24 @@ def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
     return next((kind for classes, kind in by_class if isinstance(error, classes)), StoreErrorKind.CONFUSED)
 
 
-class StoreErrorTracker:
-    """Tracks the last error of one store, from all its event loops.
-
-    A text is shown only with the error that it belongs to, and only until the next answer: an outage by
-    timeouts must not be explained by an older error.
-    It masks the ``secrets``.
-    """
-
-    def __init__(self, *secrets: str | None) -> None:
-        self._secrets = [secret for secret in secrets if secret]
-        self.listener: Callable[[StoreErrorKind | None], None] | None = None  # Called by `notify`
-        self._current: StoreErrorKind | None = None
-        self._last_text: tuple[StoreErrorKind | None, str] = (None, "")
-
-    @property
-    def text(self) -> str:
-        """Text of the current error from the server or its client; empty without one."""
-        kind, text = self._last_text
-        return text if kind is not None and kind is self._current else ""
-
-    def record(self, kind: StoreErrorKind, error: BaseException) -> str:
-        """Store the text of an error, until it is known to be the current one."""
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        self._last_text = (kind, text)
-        return text
-
-    def notify(self, kind: StoreErrorKind | None, *, is_probe: bool = False) -> None:
-        """Record a call's result, and notify the listener unless it is a probe's; None: it was answered."""
-        self._current = kind
-        if kind is None:
-            self._last_text = (None, "")
-        if self.listener is not None and not is_probe:
-            self.listener(kind)
-
-
 class LuaScript:
     """Sends calls of one script, each at most once unless it is certain that it did not run.
 
-    ``client`` returns the client of the running loop; ``errors`` records the texts of errors.
+    ``client`` returns the client of the running loop; ``record_error`` records an error and returns its text.
     """
 
     def __init__(
-        self, client: Callable[[], AsyncClient], text: str, errors: StoreErrorTracker, *, cluster: bool
+        self,
+        client: Callable[[], AsyncClient],
+        text: str,
+        record_error: Callable[[StoreErrorKind, BaseException], str],
+        *,
+        cluster: bool,
     ) -> None:
         self._client = client
         self._text = text
         self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
-        self._errors = errors
+        self._record_text = record_error
         self.cluster: bool = cluster
         self._pack = _packer()
         self._idle: list[_Connection] = []
@@ -266,10 +232,10 @@ class LuaScript:
 
     def _record_error(self, error: BaseException, *, sent: bool) -> StoreErrorKind:
         kind = error_kind(error, sent=sent)
-        text = self._errors.record(kind, error)
+        text = self._record_text(kind, error)
         if kind is StoreErrorKind.FORBIDDEN and not self._rights_logged:
             self._rights_logged = True
-            _log.warning(
+            LOGGER.warning(
                 "the Redis server forbids what user limits need (%s); "
                 "its user needs these rights on the keys below REDIS_PREFIX: %s",
                 text,

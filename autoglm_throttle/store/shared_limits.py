@@ -6,6 +6,7 @@ Everything here is used under the lock of the throttle, except `PendingCheck.sen
 from __future__ import annotations
 
 import math
+from asyncio import _get_running_loop as running_loop
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, deciding_li
 from autoglm_throttle.store.fallback import StoreFallback
 from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth
 from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
-from autoglm_throttle.types import Decision, Demand, LimitStatus, Reason, StoreFailureMode, UserLimit
+from autoglm_throttle.types import Decision, Demand, LimitStatus, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.user_limits import LimitSets
@@ -35,12 +36,10 @@ SWEPT: Final = 2
 
 US: Final = 1e-6  # Seconds in a microsecond
 Key = tuple[str, str, str, int]  # Set of limits, user, address, units: equal for equal checks
+# Units of a request, end of its validity, and the decision with instants instead of waits.
+_Denial = tuple[int, float, Decision]
 
 _UP = HealthState.UP
-
-
-def _ignore_loss(now: float) -> None:  # noqa: ARG001 - a listener's interface
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,7 @@ class StoreView:
 class SharedUserLimits:
     """User limits in a store that several processes share.
 
-    ``text_of`` makes an identity text from a user name; ``is_usable`` tells whether an asyncio loop runs, in
-    which alone the store's client works.
+    ``text_of`` makes an identity text from a user name.
     """
 
     def __init__(
@@ -77,19 +75,19 @@ class SharedUserLimits:
         store: RedisUserLimitStore,
         settings: StoreSettings,
         fallback: StoreFallback,
-        is_usable: Callable[[], object],
     ) -> None:
         self.store: RedisUserLimitStore = store
         self.store_health: StoreHealth = StoreHealth(settings.redis_failures, (settings.redis_probe_s,))
         self.changes: list[HealthChange] = []  # Changes of the store's state, for the log
         self.probe_due: bool = False  # Whether a caller with an event loop should probe the store
         # Called under the lock when the store is lost, for other users of the same server.
-        self.on_store_lost: Callable[[float], None] = _ignore_loss
+        self.on_store_lost: Callable[[float], object] = lambda _: None
         self._sets = sets
         self._text_of = text_of
         self.deny_cache: DenyCache = DenyCache(settings)
         self.fallback: StoreFallback = fallback
-        self.is_usable: Callable[[], object] = is_usable
+        # Whether an asyncio loop runs, in which alone the store's client works.
+        self.is_usable: Callable[[], object] = running_loop
 
     def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:
         """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
@@ -279,17 +277,14 @@ class DenyCache:
         # Denials of each set of limits, user and address.
         self.callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"DenyCache({len(self.callers)} of {self.size} callers)"
-
     def find(self, key: Key, now: float) -> Decision | None:
         """Return the current denial of such a request; None: the store must be checked."""
-        for denial in self.callers.get(key[:3], ()):
-            if denial.units == key[3]:
-                if now >= denial.valid_until_s:
+        for units, valid_until_s, denial in self.callers.get(key[:3], ()):
+            if units == key[3]:
+                if now >= valid_until_s:
                     return None
                 self.hits += 1
-                return denial.at(now)
+                return _moved(denial, seconds_until(denial.retry_after_s, now), -now)
         return None
 
     def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
@@ -304,14 +299,9 @@ class DenyCache:
         if self.size <= 0 or valid_until_s <= now or (free_s == math.inf and not too_large):
             return
         caller, units = key[:3], key[3]
-        others = [
-            denial
-            for denial in self.callers.pop(caller, ())
-            if denial.units != units and denial.valid_until_s > now
-        ]
-        limits = tuple(_shifted(state, sent_s) for state in decision.limits)
-        denial = _Denial(units, valid_until_s, free_s, decision.reason, decision.detail, limits)
+        others = [denial for denial in self.callers.pop(caller, ()) if denial[0] != units and denial[1] > now]
         self._sweep(now)
+        denial = (units, valid_until_s, _moved(decision, free_s, sent_s))
         self.callers[caller] = (denial, *others[: COSTS_AT_MOST - 1])
 
     def remove(self, key: Key) -> None:
@@ -323,7 +313,7 @@ class DenyCache:
         callers = self.callers
         for _ in range(min(SWEPT, len(callers))):
             caller, denials = next(iter(callers.items()))
-            ends_s = max(denial.valid_until_s for denial in denials)
+            ends_s = max(valid_until_s for _, valid_until_s, _ in denials)
             if ends_s <= now:
                 del callers[caller]
             elif ends_s == math.inf:
@@ -334,33 +324,20 @@ class DenyCache:
             callers.popitem(last=False)
 
 
-@dataclass(slots=True, eq=False)
-class _Denial:
-    """A decision with instants instead of waits; it shares nothing with its source."""
-
-    units: int
-    valid_until_s: float
-    free_s: float
-    reason: Reason
-    detail: str
-    limits: tuple[LimitStatus, ...]  # The deciding limit, then the others; each resets at an instant
-
-    def at(self, now: float) -> Decision:
-        """Return the decision for a request at that instant."""
-        limit = self.limits[0]
-        reset_s = limit.reset_s - now
-        return Decision(
-            False,
-            self.reason,
-            self.detail,
-            limit.name,
-            limit.limit,
-            limit.remaining,
-            seconds_until(self.free_s, now),
-            reset_s if reset_s > 0.0 else 0.0,
-            limit.window_s,
-            tuple([_shifted(state, -now) for state in self.limits[1:]]) if len(self.limits) > 1 else (),
-        )
+def _moved(decision: Decision, retry_after_s: float, by_s: float) -> Decision:
+    """Return a copy that shares nothing with its source: with another wait, and resets moved by ``by_s``."""
+    return Decision(
+        False,
+        decision.reason,
+        decision.detail,
+        decision.policy,
+        decision.limit,
+        decision.remaining,
+        retry_after_s,
+        max(0.0, decision.reset_after_s + by_s),
+        decision.window_s,
+        tuple([_shifted(state, by_s) for state in decision.others]) if decision.others else (),
+    )
 
 
 def _shifted(state: LimitStatus, by_s: float) -> LimitStatus:

@@ -74,7 +74,7 @@ BAD: dict[str, list[object]] = {
     ],
     "redis_on_error": ["open", 1],
     "service": ["a:b", "a b", "{a}", "", "x" * 61, 5, "\u00e9"],
-    "redis_prefix": ["a:b", "*", "x" * 61, None],
+    "redis_prefix": ["a:b", "*", "{a}", "a b", "", "x" * 61, None],
     "redis_partitions": ["0", "257"],
     "redis_deadline_s": ["0.004", "11", None],
     "redis_connect_s": ["0.004", "61"],

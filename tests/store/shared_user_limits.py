@@ -39,9 +39,8 @@ class Shared:
         settings = StoreSettings(redis_on_error=on_error, redis_failures=failures)
         store: Any = self.store
         fallback = StoreFallback(sets, settings, lambda: self.processes, 100)
-        self.windows = SharedUserLimits(
-            sets, lambda text: text, store, settings, fallback, lambda: self.askable
-        )
+        self.windows = SharedUserLimits(sets, lambda text: text, store, settings, fallback)
+        self.windows.is_usable = lambda: self.askable
         self.windows.store_health = StoreHealth(failures, (settings.redis_probe_s,), jitter=lambda: 1.0)
 
     def question(self, demand: Demand, now: float) -> PendingCheck:

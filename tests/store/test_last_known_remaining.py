@@ -90,9 +90,3 @@ def test_an_older_note_of_a_user_never_comes_back() -> None:
     for user, left in (("ann", 9), ("ben", 9), ("ann", 1), ("cyd", 9)):
         seen.record("user", user, (left,), 100.0)
     assert seen.seed("user", "ann", MINUTE, 1, 100.0) == (1,)
-
-
-def test_repr_shows_the_state() -> None:
-    seen = LastKnownRemaining(100)
-    seen.record("user", "ann", (50,), 100.0)
-    assert repr(seen) == "LastKnownRemaining(1 users)"

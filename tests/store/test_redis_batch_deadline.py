@@ -71,7 +71,7 @@ class TestDue:
 
     def test_a_second_question_ends_with_the_first(self) -> None:
         with Plant(redis_in_flight=1) as plant:
-            due = plant.batch.due()
+            due = plant.loop.time() + plant.batch.deadline_s
             plant.loop.move(DEADLINE_S * 0.8)
             (other,) = plant.together(Number(0))
             second = plant.loop.act(lambda: plant.batch.request(Number(1), due))
@@ -85,7 +85,7 @@ class TestDue:
         with Plant() as plant:
             (earlier,) = plant.together(Number(2))
             plant.loop.move(DEADLINE_S * 0.2)
-            due = plant.batch.due()
+            due = plant.loop.time() + plant.batch.deadline_s
             plant.loop.move(DEADLINE_S * 0.7)
             other, second = plant.loop.act(
                 lambda: [plant.batch.request(Number(0)), plant.batch.request(Number(1), due)]
@@ -99,7 +99,7 @@ class TestDue:
 
     def test_expired_check_is_not_sent(self) -> None:
         with Plant() as plant:
-            due = plant.batch.due()
+            due = plant.loop.time() + plant.batch.deadline_s
             plant.loop.move(DEADLINE_S)
             future = plant.loop.act(lambda: plant.batch.request(Number(1), due))
             plant.loop.settle()

@@ -38,7 +38,6 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
         clients.current(),
         window,
         window.batch(),
-        window.errors,
     ):
         texts += [repr(known), str(known)]
     if not clients.cluster:  # that one connects at once

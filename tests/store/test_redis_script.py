@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from redis import exceptions as known
 from redis.asyncio.sentinel import MasterNotFoundError
 
+from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store import script
 from autoglm_throttle.store.protocol import StoreErrorKind
-from autoglm_throttle.store.script import RIGHTS, LuaScript, StoreErrorTracker, error_kind
+from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
+from autoglm_throttle.store.script import RIGHTS, LuaScript, error_kind
 
 TEXT = "return 1"
 SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
@@ -176,8 +179,12 @@ def no() -> bool:
     return False
 
 
-def script_of(client: Client, news: StoreErrorTracker | None = None) -> LuaScript:
-    return LuaScript(lambda: client, TEXT, news or StoreErrorTracker(), cluster=False)
+def store_of(url: str = "redis://cache") -> RedisUserLimitStore:
+    return RedisUserLimitStore(StoreSettings(redis_url=SecretStr(url)))
+
+
+def script_of(client: Any, news: RedisUserLimitStore | None = None, *, cluster: bool = False) -> LuaScript:
+    return LuaScript(lambda: client, TEXT, (news or store_of()).record_error, cluster=cluster)
 
 
 async def send(script: LuaScript, wanted: Callable[[], bool] = yes) -> object:
@@ -251,7 +258,7 @@ async def test_check_decided_while_connecting_is_not_sent() -> None:
 
 async def test_unreachable_server_is_detected_and_connection_kept() -> None:
     client = Client([1], [2], refuses=known.ConnectionError("Error 111 connecting to cache:6379."))
-    news = StoreErrorTracker()
+    news = store_of()
     script = script_of(client, news)
     assert await send(script) is StoreErrorKind.UNREACHABLE
     assert client.sent == []
@@ -263,7 +270,7 @@ async def test_unreachable_server_is_detected_and_connection_kept() -> None:
     assert await send(script) == [2]
     assert len(client.connections) == 1
     news.notify(StoreErrorKind.UNREACHABLE)
-    assert news.text == "ConnectionError: Error 111 connecting to cache:6379."
+    assert news.last_error == "ConnectionError: Error 111 connecting to cache:6379."
 
 
 async def test_a_cancelled_call_gives_its_connection_back() -> None:
@@ -278,7 +285,7 @@ async def test_a_cancelled_call_gives_its_connection_back() -> None:
 async def test_a_new_client_has_new_connections() -> None:
     clients = [Client([1]), Client([2])]
     now = clients[0]
-    script = LuaScript(lambda: now, TEXT, StoreErrorTracker(), cluster=False)
+    script = LuaScript(lambda: now, TEXT, store_of().record_error, cluster=False)
     assert await send(script) == [1]
     now = clients[1]
     assert await send(script) == [2]
@@ -370,7 +377,7 @@ CALLS = [(["a1"], [1]), (["b2"], [2]), (["a3"], [3])]
 async def across(
     cluster: Cluster, calls: Sequence[Any] = CALLS, wanted: Callable[[], bool] = yes
 ) -> Sequence[object]:
-    return await LuaScript(lambda: cluster, TEXT, StoreErrorTracker(), cluster=True)(calls, wanted)
+    return await script_of(cluster, cluster=True)(calls, wanted)
 
 
 async def test_each_node_gets_one_pipeline_and_only_unexecuted_again() -> None:
@@ -422,17 +429,17 @@ async def test_a_cluster_found_after_the_deadline_is_asked_nothing() -> None:
 
 async def test_a_cluster_is_ready_when_it_knows_its_nodes() -> None:
     cluster = Cluster()
-    script = LuaScript(lambda: cluster, TEXT, StoreErrorTracker(), cluster=True)
+    script = script_of(cluster, cluster=True)
     assert await script.ready() is None
     cluster.knows = False
     assert await script.ready() is StoreErrorKind.UNREACHABLE
 
 
 def test_calls_are_notified_and_probes_only_recorded() -> None:
-    news = StoreErrorTracker()
+    news = store_of()
     news.notify(None)  # nobody listens yet
     heard: list[StoreErrorKind | None] = []
-    news.listener = heard.append
+    news.listen(heard.append)
     for trouble in (StoreErrorKind.LOST, None):
         news.notify(trouble)
         news.notify(trouble, is_probe=True)
@@ -440,35 +447,35 @@ def test_calls_are_notified_and_probes_only_recorded() -> None:
 
 
 def test_text_is_shown_with_its_own_error() -> None:
-    news = StoreErrorTracker()
-    news.record(StoreErrorKind.LOST, ConnectionResetError("by peer"))
-    assert news.text == "", "nobody knows yet what that will come to"
+    news = store_of()
+    news.record_error(StoreErrorKind.LOST, ConnectionResetError("by peer"))
+    assert news.last_error == "", "nobody knows yet what that will come to"
     news.notify(StoreErrorKind.LOST)
-    assert news.text == "ConnectionResetError: by peer"
+    assert news.last_error == "ConnectionResetError: by peer"
     news.notify(StoreErrorKind.TIMEOUT)
-    assert news.text == "", "silence says nothing"
+    assert news.last_error == "", "silence says nothing"
 
 
 def test_success_clears_the_text() -> None:
-    news = StoreErrorTracker()
-    news.record(StoreErrorKind.LOST, EOFError("cut"))
+    news = store_of()
+    news.record_error(StoreErrorKind.LOST, EOFError("cut"))
     news.notify(StoreErrorKind.LOST)
     news.notify(None, is_probe=True)
-    assert news.text == ""
+    assert news.last_error == ""
     news.notify(StoreErrorKind.LOST)
-    assert news.text == "", "that of yesterday explains nothing today"
+    assert news.last_error == "", "that of yesterday explains nothing today"
 
 
 def test_error_without_text_is_its_name() -> None:
-    news = StoreErrorTracker()
-    assert news.record(StoreErrorKind.LOST, EOFError()) == "EOFError"
+    news = store_of()
+    assert news.record_error(StoreErrorKind.LOST, EOFError()) == "EOFError"
 
 
 def test_no_text_shows_a_secret() -> None:
-    news = StoreErrorTracker("hush", None, "")
+    news = store_of("redis://u:hush@cache")
     news.notify(StoreErrorKind.LOST, is_probe=True)
     assert (
-        news.record(StoreErrorKind.LOST, EOFError("cannot reach h://u:hush@h"))
-        == news.text
+        news.record_error(StoreErrorKind.LOST, EOFError("cannot reach h://u:hush@h"))
+        == news.last_error
         == "EOFError: cannot reach h://u:***@h"
     )

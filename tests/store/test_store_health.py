@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -297,17 +296,6 @@ def test_processes_do_not_all_probe_in_one_instant() -> None:
         instants.add(outage.next_probe_s)
     assert PROBE_S - 0.2 <= min(instants) < PROBE_S - 0.1
     assert PROBE_S + 0.1 < max(instants) <= PROBE_S + 0.2
-
-
-@pytest.mark.parametrize(
-    ("outage", "shown"),
-    [
-        (lambda: StoreHealth(FAILURES, (PROBE_S,), now=3.0), "StoreHealth(up since 3.000)"),
-        (lambda: lost(10.0), "StoreHealth(down since 10.000 because of unreachable)"),
-    ],
-)
-def test_repr_shows_the_state(outage: Callable[[], StoreHealth], shown: str) -> None:
-    assert repr(outage()) == shown
 
 
 @given(units=st.integers(1, 16_777_215), processes=st.integers(1, 10_000))

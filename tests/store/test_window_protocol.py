@@ -42,7 +42,6 @@ def test_key_names_its_content(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge()])
     assert ask.keys == [f"athr:default:w1:{{{tag(USER)}}}:user:l60:{USER}"]
     assert ask.tag == tag(USER)
-    assert repr(ask) == f"CheckRequest({ask.keys[0]})"
 
 
 def test_each_limit_has_a_key_and_large_ones_the_compact_form(wire: WindowProtocol) -> None:
@@ -105,7 +104,7 @@ def test_settlements_name_stamps(wire: WindowProtocol) -> None:
     answer = [1, 8, 0, 60, 77, 1, 4998, 0, 60, 88]
     back = wire.build_refund(ask, answer)
     assert (back.keys, back.tag) == (ask.keys, ask.tag)
-    assert repr(back) == f"RefundRequest({ask.keys[0]} -2, {ask.keys[1]} -2)"
+    assert back.deltas == [-2, -2]
     policies = [2, "l", 10, 1_000_000, "b", 5000, 3_600_000_000]
     assert wire.encode([back]) == (ask.keys, [*policies, -2, 1, -2, 77, 2, -2, 88])
     more = RefundRequest(ask, [5, 5], answer)
@@ -158,21 +157,6 @@ def test_other_names_stand_as_digests(wire: WindowProtocol, name: str) -> None:
 
 def test_digests_differ() -> None:
     assert key_safe("a:b") != key_safe("a:c")
-
-
-@pytest.mark.parametrize(
-    ("prefix", "service", "partitions", "named"),
-    [
-        ("", "default", 16, "prefix"),
-        ("a{b", "default", 16, "prefix"),
-        ("athr", "two words", 16, "service"),
-        ("athr", "x" * 121, 16, "service"),
-        ("athr", "default", 0, "partitions"),
-    ],
-)
-def test_key_breaking_name_is_rejected(prefix: str, service: str, partitions: int, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        WindowProtocol(prefix, service, partitions)
 
 
 def test_the_script_is_read_once() -> None:
