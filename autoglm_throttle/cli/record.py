@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from autoglm_throttle.cli.load_options import Option, ProblemList, add_options, parse_options, run_command
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_format, write, write_json
 from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.record import Info, Redaction, check, info
+from autoglm_throttle.traffic.record import Redaction, check, info, info_lines
 from autoglm_throttle.traffic.sources import copy_to_recording, open_source, recorded_names
 
 EXAMPLES: Final = """\
@@ -91,50 +91,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _info(args: argparse.Namespace) -> int:
-    summary = info(Path(args.file))
+    found = info(Path(args.file))
     if args.format == "json":
-        write_json(_document(summary))
+        write_json(found)
     else:
-        write("\n".join(summary.lines()))
+        write("\n".join(info_lines(found)))
     return EXIT_OK
 
 
-def _document(summary: Info) -> dict[str, Any]:
-    heading, end = summary.header, summary.end
-    return {
-        "start": heading.start,
-        "library": heading.made_by,
-        "sample": heading.sample,
-        "redaction": dict(heading.redaction),
-        "requests": summary.entries,
-        "first_s": summary.first_s,
-        "span_s": summary.span_s,
-        "rps": summary.rps,
-        "busiest": summary.busiest,
-        "clients": summary.clients,
-        "bodies_bytes": summary.bodies_bytes,
-        "priorities": dict(summary.priorities),
-        "decisions": dict(summary.decisions),
-        "statuses": {str(status): count for status, count in summary.statuses.items()},
-        "end": None if end is None else {"reason": end.reason, "dropped": end.dropped},
-        "faults": {"count": summary.problems.count, "messages": summary.problems.messages},
-    }
-
-
 def _check(args: argparse.Namespace) -> int:
-    result = check(Path(args.file))
+    requests, problems = check(Path(args.file))
+    count, kinds = problems.count, problems.kinds
     if args.format == "json":
-        document: dict[str, Any] = {
-            "entries": result.entries,
-            "count": result.count,
-            "messages": result.messages,
-        }
-        write_json({"ok": result.clean} | document | {"sorts": dict(result.problem_kinds)})
+        found = {"entries": requests, "count": count, "messages": problems.messages, "sorts": dict(kinds)}
+        write_json({"ok": not count} | found)
     else:
-        sums = [f"{count} x {what}" for what, count in sorted(result.problem_kinds.items())]
-        good = f"{result.entries} requests, no problems"
-        write("\n".join([good] if result.clean else [*result.messages, "", *sums]))
-    return EXIT_OK if result.clean else PROBLEM_FOUND
+        sums = [f"{number} x {kind}" for kind, number in sorted(kinds.items())]
+        write("\n".join([*problems.messages, "", *sums] if count else [f"{requests} requests, no problems"]))
+    return PROBLEM_FOUND if count else EXIT_OK
 
 
 def _convert(args: argparse.Namespace) -> int:

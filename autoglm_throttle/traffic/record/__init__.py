@@ -8,7 +8,7 @@ from autoglm_throttle.traffic.record.recorded_request import (
     RecordingTrailer,
 )
 from autoglm_throttle.traffic.record.recorder import Recorder, RecorderCounts
-from autoglm_throttle.traffic.record.recording_check import CheckResult, Info, check, info
+from autoglm_throttle.traffic.record.recording_check import check, info, info_lines
 from autoglm_throttle.traffic.record.recording_reader import (
     RecordingProblems,
     RecordingReader,
@@ -17,8 +17,6 @@ from autoglm_throttle.traffic.record.recording_reader import (
 from autoglm_throttle.traffic.record.redaction import Redaction
 
 __all__ = [
-    "CheckResult",
-    "Info",
     "RecordedRequest",
     "Recorder",
     "RecorderCounts",
@@ -31,5 +29,6 @@ __all__ = [
     "Redaction",
     "check",
     "info",
+    "info_lines",
     "open_recording",
 ]

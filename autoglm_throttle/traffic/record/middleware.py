@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from autoglm_throttle.asgi.scope import MARKER
 from autoglm_throttle.events import LOGGER
@@ -27,12 +18,6 @@ from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES, Bod
 from autoglm_throttle.traffic.record.recorder import Recorder
 from autoglm_throttle.traffic.record.writer import Writer
 from autoglm_throttle.types import decision_label
-
-Message = dict[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Any, Any, Any], Awaitable[None]]
 
 MAX_DEPTH: Final = 100  # Layers of middleware that are searched for a throttle
 
@@ -56,8 +41,8 @@ class RecorderMiddleware:
         TrafficError: the folder of ``RECORD_PATH`` does not exist; likewise.
     """
 
-    def __init__(self, app: App, recorder: Recorder | None = None) -> None:
-        self.app: App = app
+    def __init__(self, app: ASGIApp, recorder: Recorder | None = None) -> None:
+        self.app: ASGIApp = app
         self.recorder: Recorder | None = None  # The recorder; None: nothing is recorded
         self._fault: Exception | None = None
         try:
@@ -106,7 +91,7 @@ class RecorderMiddleware:
             return
         over = detached = False
 
-        async def observed_receive() -> Any:  # noqa: ANN401 - a message
+        async def observed_receive() -> Message:
             nonlocal over
             message = await receive()
             over = over or message["type"] == "lifespan.shutdown"
@@ -130,25 +115,6 @@ class RecorderMiddleware:
         if not self._fault_logged:
             self._fault_logged = True
             LOGGER.error("a request could not be recorded: %s; it was served", type(fault).__name__)
-
-
-class _RequestHead:
-    """Arrival and first line of a request, which routers and middleware may change on the way in."""
-
-    __slots__ = ("began_s", "headers", "method", "path", "serial")
-
-    def __init__(self, scope: Scope, began_s: float, serial: int) -> None:
-        self.began_s: float = began_s
-        self.serial: int = serial
-        self.method: Any = scope.get("method")
-        headers = scope.get("headers")
-        self.headers: Any = tuple(headers) if isinstance(headers, list) else headers
-        self.path: tuple[Any, Any, Any, Any] = (
-            scope.get("path", ""),
-            scope.get("raw_path") or b"",
-            scope.get("query_string") or b"",
-            scope.get("root_path", ""),
-        )
 
 
 class _RequestBody:
@@ -199,21 +165,12 @@ class _RequestBody:
                 self._parts = None
 
 
-@dataclass(slots=True)
-class _ResponseHead:
-    """Status, header fields and first byte of a response."""
-
-    status: int = 0  # 0: it has not started
-    fields: Any = ()
-    first_s: float | None = None
-
-
 class _RecordedExchange:
     """Wraps ``receive`` and ``send`` of one request and records both."""
 
     __slots__ = (
-        *("_body", "_receive", "_recorder", "_request", "_response", "_scope", "_send", "_writer"),
-        *("done", "fault"),
+        *("_began_s", "_body", "_first_s", "_headers", "_line", "_receive", "_recorder", "_response_fields"),
+        *("_scope", "_send", "_serial", "_status", "_writer", "done", "fault"),
     )
 
     def __init__(
@@ -224,14 +181,26 @@ class _RecordedExchange:
         self._send = send
         self._recorder = recorder
         self._writer = writer
-        self._request = _RequestHead(scope, recorder.clock(), recorder.serial())
+        self._serial = writer.begin()
+        self._began_s = recorder.clock()
+        # Copies of the scope: routers and middleware may change it on the way in.
+        headers = scope.get("headers")
+        self._headers: Any = tuple(headers) if isinstance(headers, list) else headers
+        self._line: tuple[Any, ...] = (
+            scope.get("method"),
+            scope.get("path", ""),
+            scope.get("raw_path") or b"",
+            scope.get("query_string") or b"",
+            scope.get("root_path", ""),
+        )
         self._body = _RequestBody(recorder.body)
-        self._response = _ResponseHead()
+        self._status = 0  # 0: the response has not started
+        self._response_fields: Any = ()
+        self._first_s: float | None = None  # First byte of the response
         self.done: bool = False
         self.fault: Exception | None = None
-        writer.in_flight += 1
 
-    async def receive(self) -> Any:  # noqa: ANN401 - a message
+    async def receive(self) -> Message:
         """Forward a message to the app, and record its body."""
         message = await self._receive()
         self._body.add(message)
@@ -240,13 +209,12 @@ class _RecordedExchange:
     async def send(self, message: Message) -> None:
         """Forward a message to the server, and record status, first byte and end."""
         kind = message["type"]
-        response = self._response
         if kind == "http.response.start":
-            response.status = message["status"]
-            response.fields = message.get("headers", ())
+            self._status = message["status"]
+            self._response_fields = message.get("headers", ())
         elif kind in _ENDS:
-            if response.first_s is None and (message.get("body") or kind != "http.response.body"):
-                response.first_s = self._recorder.clock()
+            if self._first_s is None and (message.get("body") or kind != "http.response.body"):
+                self._first_s = self._recorder.clock()
             if not (message.get("more_body") or self.done):
                 await self._send(message)
                 self.finish(answered=not self._body.is_disconnected)
@@ -255,42 +223,37 @@ class _RecordedExchange:
 
     def failed(self) -> None:
         """The app raised: the server answers 500, unless a response has started."""
-        if not self.done and not self._response.status:
-            self._response.status = 500
+        if not self.done and not self._status:
+            self._status = 500
             self.finish(answered=not self._body.is_disconnected)
 
     def finish(self, *, answered: bool = False) -> None:
         """Pass the request to the writer. An error is stored in ``fault`` and never raised."""
         self.done = True
         try:
-            self._write_request(answered)
+            self._write_request(self._status if answered else 0)
         except Exception as error:  # noqa: BLE001 - a scope may hold anything
             self.fault = error
         self._writer.in_flight -= 1
 
-    def _write_request(self, answered: bool) -> None:
-        recorder, scope, request, response = self._recorder, self._scope, self._request, self._response
+    def _write_request(self, status: int) -> None:
+        recorder, scope, headers, began_s = self._recorder, self._scope, self._headers, self._began_s
         now = recorder.clock()
-        status = response.status if answered else 0
         marker = scope.get(MARKER)
         if isinstance(marker, dict):
             recorder.watch_client(marker)
-        user, priority, decision, reason = decision_of(scope, status, response.fields)
-        client = recorder.clients.identify(user, scope.get("client"), request.headers)
+        user, priority, decision, reason = decision_of(scope, status, self._response_fields)
+        client = recorder.clients.identify(user, scope.get("client"), headers)
         if not recorder.clients.has(client):
             return
-        began_s, redaction = request.began_s, recorder.redaction
-        first_s = now if response.first_s is None else response.first_s
+        redaction, (method, *target) = recorder.redaction, self._line
+        first_s = now if self._first_s is None else self._first_s
         self._writer.put(
             (
                 max(0.0, began_s - self._writer.began_s),
-                request.serial,
-                (
-                    redaction.method(request.method),
-                    redaction.target(*request.path),
-                    redaction.fields(request.headers),
-                ),
-                self._body.fields(request.headers),
+                self._serial,
+                (redaction.method(method), redaction.target(*target), redaction.fields(headers)),
+                self._body.fields(headers),
                 (client, priority, decision, reason),
                 (status, (now - began_s) * 1e3, (first_s - began_s) * 1e3 if status else None),
             )

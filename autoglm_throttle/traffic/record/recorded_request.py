@@ -44,35 +44,24 @@ class RecordedRequest:
         TrafficError: text that is no HTTP/1.1 request line or field, or a number out of range.
     """
 
-    t_s: float
-    """Arrival time: seconds since the recording began, 6 digits."""
-    id: int
-    """Serial number in order of arrival; requests excluded by sampling leave gaps."""
+    t_s: float  # Arrival time: seconds since the recording began, 6 digits
+    id: int  # Serial number in order of arrival; requests excluded by sampling leave gaps
     method: str
-    target: str
-    """Path and query, printable ASCII; a masked part is ``*``."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Lower-case names, in the order of the request."""
-    body_len: int = 0
-    """Bytes that were read, or the Content-Length where the app did not read them all."""
+    target: str  # Path and query, printable ASCII; a masked part is ``*``
+    headers: tuple[tuple[str, str], ...] = ()  # Lower-case names, in the order of the request
+    body_len: int = 0  # Bytes that were read, or the Content-Length where the app did not read them all
+    # Hex digits; empty if hashing was off, there was no body, or not all of it was read.
     body_sha256: str = ""
-    """Hex digits; empty if hashing was off, there was no body, or not all of it was read."""
-    body: bytes | None = None
-    """The body itself; None where it was not stored."""
-    client: str = ""
-    """16 hex digits that identify the client."""
-    priority: str = ""
-    """``high``, ``mid`` or ``low`` from the throttle; empty without one."""
+    body: bytes | None = None  # The body itself; None where it was not stored
+    client: str = ""  # 16 hex digits that identify the client
+    priority: str = ""  # ``high``, ``mid`` or ``low`` from the throttle; empty without one
+    # ``admitted``, ``limited``, ``shed``, ``degraded`` or ``exempt``; empty without a throttle.
     decision: str = ""
-    """``admitted``, ``limited``, ``shed``, ``degraded`` or ``exempt``; empty without a throttle."""
-    reason: str = ""
-    """Reason for the decision, such as ``gpu``."""
-    status: int = 0
-    """Status of the response; 0: none, or the client disconnected before its end."""
-    ms: float = 0.0
-    """Milliseconds from arrival to the end, 3 digits."""
+    reason: str = ""  # Reason for the decision, such as ``gpu``
+    status: int = 0  # Status of the response; 0: none, or the client disconnected before its end
+    ms: float = 0.0  # Milliseconds from arrival to the end, 3 digits
+    # Milliseconds to the first byte of the response body, or to its end if it had none.
     ttfb_ms: float | None = None
-    """Milliseconds to the first byte of the response body, or to its end if it had none."""
 
     def __post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.method):
@@ -212,28 +201,17 @@ def _typed(value: Any, kind: type) -> Any:  # noqa: ANN401 - of the type ``kind`
 class RecordingHeader:
     """First line of a recording: properties of the file."""
 
-    start: str = ""
-    """Start of the recording: ISO 8601 in UTC; empty where the line is missing."""
-    made_by: str = ""
-    """Library version that wrote it."""
+    start: str = ""  # Start of the recording: ISO 8601 in UTC; empty where the line is missing
+    made_by: str = ""  # Library version that wrote it
+    # Allowed ``headers`` and ``query``, masked ``paths``, ``body`` mode, and the kind of ``key`` that hashes
+    # the clients.
     redaction: Mapping[str, Any] = field(default_factory=dict)
-    """Allowed ``headers`` and ``query``, masked ``paths``, ``body`` mode, and the kind of ``key`` that hashes
-    the clients.
-    """
-    sample: float = 1.0
-    """Share of the clients that was recorded."""
+    sample: float = 1.0  # Share of the clients that was recorded
 
     def to_line(self) -> str:
         """Format the line of the file, without its line end."""
-        data = {
-            "v": VERSION,
-            "kind": KIND,
-            "start": self.start,
-            "library": self.made_by,
-            "redaction": dict(self.redaction),
-            "sample": self.sample,
-        }
-        return json.dumps(data, separators=(",", ":"))
+        origin = {"v": VERSION, "kind": KIND, "start": self.start, "library": self.made_by}
+        return _json(origin | {"redaction": dict(self.redaction), "sample": self.sample})
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> RecordingHeader:
@@ -251,10 +229,8 @@ class RecordingHeader:
 class RecordingTrailer:
     """Last line of a recording: the reason for its end, and the number of lost requests."""
 
-    reason: str
-    """``closed``, ``max_bytes`` or ``max_s``."""
-    dropped: int
-    """Requests missing from the file because the writer could not keep up."""
+    reason: str  # ``closed``, ``max_bytes`` or ``max_s``
+    dropped: int  # Requests missing from the file because the writer could not keep up
 
     def to_line(self) -> str:
         """Format the line of the file, without its line end."""

@@ -36,12 +36,9 @@ _CLIENT = re.compile(r"[0-9a-f]{16}")
 class RecorderCounts(NamedTuple):
     """Number of written and dropped requests of a recording."""
 
-    written: int
-    """In the file, or about to be."""
-    dropped: int
-    """Missing because the writer could not keep up, or could not write."""
-    ended: str
-    """Reason for the end: ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while it is active."""
+    written: int  # In the file, or about to be
+    dropped: int  # Missing because the writer could not keep up, or could not write
+    ended: str  # ``closed``, ``max_bytes``, ``max_s`` or ``failed``; empty while the recording is active
 
 
 class RecordedClients:
@@ -72,17 +69,6 @@ class RecordedClients:
         return self._sample >= 1.0 or int(client[:8], 16) / 2**32 < self._sample
 
 
-class RecordingSession:
-    """The recording of one process, from its first request or start."""
-
-    def __init__(self) -> None:
-        self.writer: Writer | None = None  # The newest writer, also after its end; None: no file was begun
-        self.end_reason: str = ""  # Reason for the end; empty while requests are recorded
-        self.serial: int = -1  # Number of the newest request
-        self.apps: set[object] = set()  # Recorded apps between startup and shutdown
-        self.lock: threading.Lock = threading.Lock()  # Held while a writer is created or the end is marked
-
-
 class Recorder:
     """Writes the requests of a `RecorderMiddleware` to a file, without their secrets.
 
@@ -111,11 +97,10 @@ class Recorder:
         clock: Clock = time.monotonic,
     ) -> None:
         callers = CallerSettings() if callers is None else callers
+        kind, _, name = callers.identity.partition(":")
         self.settings: RecorderSettings = settings
         # Read for each request: an attribute of a pydantic model takes longer.
         self.body: RecordBody = settings.body
-        self.path: Path = _writable(settings.path)  # The given path; ``file`` is the actual one
-        kind, _, name = callers.identity.partition(":")
         self.redaction: Redaction = Redaction(
             allow_headers=settings.headers,
             keep_query=settings.query,
@@ -125,14 +110,21 @@ class Recorder:
         )
         self.clients: RecordedClients = RecordedClients(callers, client_header, settings.sample)
         self.clock: Clock = clock
-        self.session: RecordingSession = RecordingSession()
         self._known_throttles: set[object] = set()
-        rebuild_after_fork(self, Recorder._begin_session)
+        _writable(settings.path)
+        self._begin()
+        rebuild_after_fork(self, Recorder._begin_in_child)
 
-    def _begin_session(self) -> None:
+    def _begin(self) -> None:
+        self._writer: Writer | None = None  # The newest one, also after its end; None: no file was begun
+        self._end_reason = ""  # Empty while requests are recorded
+        self._apps: set[object] = set()  # Recorded apps between startup and shutdown
+        self._lock = threading.Lock()  # Held while a writer is created or the end is marked
+
+    def _begin_in_child(self) -> None:
         """Begin anew in a forked child: file, thread and lock belong to the parent."""
-        keep_parent_part(self.session)
-        self.session = RecordingSession()
+        keep_parent_part((self._writer, self._lock))
+        self._begin()
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Recorder | None:
@@ -156,61 +148,51 @@ class Recorder:
     @property
     def counts(self) -> RecorderCounts:
         """Written and dropped requests, since this process began the file."""
-        writer, end_reason = self.session.writer, self.session.end_reason
+        writer = self._writer
         if writer is None:
-            return RecorderCounts(0, 0, end_reason)
-        return RecorderCounts(writer.written, writer.dropped, writer.ended or end_reason)
+            return RecorderCounts(0, 0, self._end_reason)
+        return RecorderCounts(writer.written, writer.queue.dropped, writer.ended or self._end_reason)
 
     @property
     def file(self) -> Path | None:
         """The file of this process; None before it began."""
-        return None if self.session.writer is None else self.session.writer.path
+        return None if self._writer is None else self._writer.store.path
 
     def start(self) -> None:
         """Begin a recording, unless one is active, has reached a limit or has failed."""
-        session = self.session
-        with session.lock:
-            if session.end_reason == "closed":
-                session.end_reason, session.writer = "", None
+        with self._lock:
+            if self._end_reason == "closed":
+                self._end_reason, self._writer = "", None
         self.writer()
 
     def writer(self) -> Writer | None:
         """Return the writer of this process; None if the recording is over."""
-        session = self.session
-        writer = session.writer
-        if writer is None and not session.end_reason:
-            writer = self._open_once()
-        return None if writer is None or session.end_reason or writer.ended else writer
-
-    def serial(self) -> int:
-        """Return the number of the next request."""
-        self.session.serial += 1
-        return self.session.serial
+        writer = self._writer
+        if writer is None and not self._end_reason:
+            with self._lock:
+                if self._writer is None and not self._end_reason:
+                    self._writer = self._new_writer()
+                writer = self._writer
+        return None if writer is None or self._end_reason or writer.ended else writer
 
     def attach(self, app: object) -> None:
         """Begin as ``start`` does, on behalf of a recorded app."""
         self.start()
-        self.session.apps.add(app)
+        self._apps.add(app)
 
     async def detach(self, app: object) -> None:
         """Detach an app; the last one closes the recording without blocking the event loop."""
-        self.session.apps.discard(app)
-        if self.session.apps:
-            return
-        writer = self._mark_closed()
+        self._apps.discard(app)
+        writer = None if self._apps else self._mark_closed()
         if writer is None:
             return
-        writer.close(0.0)
+        writer.worker.stop(0.0)
         until_s = time.monotonic() + CLOSE_S
-        left_s = CLOSE_S
-        while not writer.done and left_s > 0.0:
-            before_s = time.monotonic()
+        while writer.worker.is_alive and (before_s := time.monotonic()) < until_s:
             await anyio.sleep(POLL_INTERVAL_S)
-            now_s = time.monotonic()
-            left_s = max(0.0, until_s - now_s)
-            if now_s - before_s < POLL_INTERVAL_S / 2:  # virtual time: polling takes no real time
+            if time.monotonic() - before_s < POLL_INTERVAL_S / 2:  # virtual time: polling takes no real time
                 break
-        self._end(writer, left_s)
+        self._end(writer, max(0.0, until_s - time.monotonic()))
 
     def close(self) -> None:
         """End the recording and wait, at most 5 s, until it is written; ``start`` begins another."""
@@ -220,16 +202,14 @@ class Recorder:
 
     def _mark_closed(self) -> Writer | None:
         """Mark the recording as closed and return its writer; None without one."""
-        session = self.session
-        with session.lock:
-            session.end_reason = session.end_reason or "closed"
-            return session.writer
+        with self._lock:
+            self._end_reason = self._end_reason or "closed"
+            return self._writer
 
     def _end(self, writer: Writer, wait_s: float) -> None:
-        writer.close(wait_s)
-        session = self.session
-        if writer is session.writer:  # else another recording has begun
-            session.end_reason = writer.ended or session.end_reason
+        writer.worker.stop(wait_s)
+        if writer is self._writer:  # else another recording has begun
+            self._end_reason = writer.ended or self._end_reason
             atexit.unregister(self.close)
 
     def watch_client(self, throttles: Iterable[object]) -> None:
@@ -239,36 +219,30 @@ class Recorder:
                 self._known_throttles.add(throttle)
                 self.redaction.disallow(_identity_header(throttle))
 
-    def _open_once(self) -> Writer | None:
-        session = self.session
-        with session.lock:
-            if session.writer is None and not session.end_reason:
-                session.writer = self._new_writer()
-            return session.writer
-
     def _new_writer(self) -> Writer | None:
         """Create a file and its writer. An error ends the recording, and requests are still served."""
         store = None
         try:
-            store = RecordingFile(self.path, self.settings.max_bytes)
+            store = RecordingFile(_writable(self.settings.path), self.settings.max_bytes)
             writer = Writer(store, self._header().to_line(), self.settings, self.clock)
         except Exception as error:  # noqa: BLE001 - no thread can be started, no such path, or any other
-            self.session.end_reason = "failed"
+            self._end_reason = "failed"
             if store is not None:
                 store.abandon()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            LOGGER.error("nothing is recorded, %s cannot be written: %s; requests go on", self.path, reason)
+            path = self.settings.path
+            LOGGER.error("nothing is recorded, %s cannot be written: %s; requests go on", path, reason)
             return None
         LOGGER.info("recording to %s", store.path)
         atexit.register(self.close)
         return writer
 
     def _header(self) -> RecordingHeader:
-        kept = {"body": self.body.value, "key": self.clients.key_kind}
-        described = self.redaction.describe() | kept
-        start = datetime.now(UTC).isoformat(timespec="microseconds")
         return RecordingHeader(
-            start=start, made_by=__version__, redaction=described, sample=self.settings.sample
+            start=datetime.now(UTC).isoformat(timespec="microseconds"),
+            made_by=__version__,
+            redaction=self.redaction.describe() | {"body": self.body.value, "key": self.clients.key_kind},
+            sample=self.settings.sample,
         )
 
 

@@ -5,23 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from autoglm_throttle.settings.groups.observe import identifies_caller
-from autoglm_throttle.traffic.record.recorded_request import (
-    RecordedRequest,
-    RecordingHeader,
-    RecordingTrailer,
-)
-from autoglm_throttle.traffic.record.recording_reader import (
-    MAX_PROBLEMS_SHOWN,
-    RecordingProblems,
-    open_recording,
-)
+from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
+from autoglm_throttle.traffic.record.recording_reader import RecordingProblems, open_recording
 
 _CLIENT = re.compile(r"(?:[0-9a-f]{16})?")
 
@@ -34,94 +24,51 @@ _REQUEST_FIELDS: Final = frozenset(
 _REDACTION: Final = frozenset({"headers", "query", "paths", "body", "key"})
 
 
-@dataclass(slots=True)
-class CheckResult:
-    """Result of `check`."""
-
-    entries: int = 0
-    """Requests that were checked."""
-    messages: list[str] = field(default_factory=list)
-    """The first findings, each with its line and place, without the content."""
-    count: int = 0
-    """Total number of findings."""
-    problem_kinds: Counter[str] = field(default_factory=Counter)
-    """Number of findings of each kind."""
-
-    @property
-    def clean(self) -> bool:
-        """Whether there are no findings."""
-        return not self.count
-
-    def add(self, number: int, location: str, problem: str) -> None:
-        """Record one finding."""
-        self.count += 1
-        self.problem_kinds[problem] += 1
-        if len(self.messages) < MAX_PROBLEMS_SHOWN:
-            self.messages.append(f"line {number}, {location}: {problem}")
-
-
-def check(path: Path | str) -> CheckResult:
+def check(path: Path | str) -> tuple[int, RecordingProblems]:
     """Check every line of a recording: format, order, and fields that a recorder never stores.
 
     Lines may be in order of arrival, as an import writes them, or of completion, as a recorder does. Contents
     are not searched for secrets: use a secret scanner before you share a file.
 
+    Returns:
+        The number of requests, and the problems found.
+
     Raises:
         TrafficError: it cannot be read, is no recording, or of another version.
     """
     recording = open_recording(path)
-    result = CheckResult()
-    if not recording.header.start:
-        result.add(1, "first line", "does not state when the recording began")
     ids: set[int] = set()
-    order = _LineOrder()
-    for number, entry in recording.entries_in_file_order(partial(_check_format, result)):
-        result.entries += 1
-        if entry.id in ids:
-            result.add(number, "id", "is that of an earlier line")
-        ids.add(entry.id)
-        order.observe(number, entry)
-        for location, problem in _redaction_problems(entry):
-            result.add(number, location, problem)
-    for number in order.out_of_order():
-        result.add(number, "t", "ended more than a second before the line above it")
-    for unreadable in recording.problems.messages:
-        result.count += 1
-        result.problem_kinds["cannot be read"] += 1
-        result.messages.append(unreadable)
-    return result
+    count, arrived_s, ended_s = 0, 0.0, 0.0
+    is_by_arrival, late_lines = True, list[int]()
+    for number, line, entry in recording.lines():
+        findings = list(_format_problems(number, line))
+        if entry is not None:
+            count += 1
+            findings += _request_problems(entry, ids)
+            end_s = entry.t_s + entry.ms / 1e3
+            is_by_arrival = is_by_arrival and entry.t_s >= arrived_s
+            if end_s < ended_s - 1.0:
+                late_lines.append(number)
+            arrived_s, ended_s = entry.t_s, max(ended_s, end_s)
+        for place, problem in findings:
+            recording.problems.add(f"line {number}, {place}", problem, problem)
+    late = "ended more than a second before the line above it"
+    for number in [] if is_by_arrival else late_lines:
+        recording.problems.add(f"line {number}, t", late, late)
+    if not recording.header.start:
+        problem = "does not state when the recording began"
+        recording.problems.add("line 1, first line", problem, problem)
+    return count, recording.problems
 
 
-class _LineOrder:
-    """Detects whether lines are in order of arrival or of completion."""
-
-    def __init__(self) -> None:
-        self._arrived_s = 0.0
-        self._ended_s = 0.0
-        self._by_arrival = True
-        self._late: list[int] = []
-
-    def observe(self, number: int, entry: RecordedRequest) -> None:
-        """Observe the times of a line."""
-        end_s = entry.t_s + entry.ms / 1e3
-        self._by_arrival = self._by_arrival and entry.t_s >= self._arrived_s
-        if end_s < self._ended_s - 1.0:
-            self._late.append(number)
-        self._arrived_s, self._ended_s = entry.t_s, max(self._ended_s, end_s)
-
-    def out_of_order(self) -> list[int]:
-        """Return the lines that fit neither order."""
-        return [] if self._by_arrival else self._late
-
-
-def _check_format(result: CheckResult, number: int, line: bytes) -> None:
-    """Report duplicate and unknown fields of a line."""
+def _format_problems(number: int, line: bytes) -> Iterator[tuple[str, str]]:
+    """Yield duplicate and unknown fields of a line."""
     try:
         data = json.loads(line, object_pairs_hook=_reject_duplicates)
     except (ValueError, RecursionError):
         return  # reported as unreadable
     if data is None:
-        result.add(number, "line", "the same field twice")
+        yield "line", "the same field twice"
     if not isinstance(data, dict):
         return
     first = number == 1 and "kind" in data
@@ -129,7 +76,7 @@ def _check_format(result: CheckResult, number: int, line: bytes) -> None:
     known = _FIRST_FIELDS if first else _LAST_FIELDS if last else _REQUEST_FIELDS
     redaction = data.get("redaction", {}) if first else {}
     if data.keys() - known or (isinstance(redaction, dict) and redaction.keys() - _REDACTION):
-        result.add(number, "line", "a field that no recording has")
+        yield "line", "a field that no recording has"
 
 
 def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object] | None:
@@ -137,8 +84,11 @@ def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object] | N
     return data if len(data) == len(pairs) else None
 
 
-def _redaction_problems(entry: RecordedRequest) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a request that a recorder never stores."""
+def _request_problems(entry: RecordedRequest, ids: set[int]) -> Iterator[tuple[str, str]]:
+    """Yield a repeated number, and the parts of a request that a recorder never stores."""
+    if entry.id in ids:
+        yield "id", "is that of an earlier line"
+    ids.add(entry.id)
     if not _CLIENT.fullmatch(entry.client):
         yield "client", "is no hash"
     for name, _ in entry.headers:
@@ -146,97 +96,75 @@ def _redaction_problems(entry: RecordedRequest) -> Iterator[tuple[str, str]]:
             yield "headers", f"{name} identifies the caller"
 
 
-@dataclass(slots=True)
-class Info:
-    """Totals of a recording, without any single request."""
+def info(path: Path | str) -> dict[str, Any]:
+    """Sum up a recording, without any single request.
 
-    header: RecordingHeader
-    entries: int = 0
-    """Requests."""
-    first_s: float = 0.0
-    """Arrival of the first, in seconds since the recording began."""
-    last_s: float = 0.0
-    """Arrival of the last."""
-    busiest: int = 0
-    """Highest number of requests that arrived within one whole second."""
-    clients: int = 0
-    """Number of distinct clients."""
-    bodies_bytes: int = 0
-    """Length of all request bodies."""
-    decisions: Counter[str] = field(default_factory=Counter)
-    """Requests by decision and reason; empty where no throttle decided."""
-    priorities: Counter[str] = field(default_factory=Counter)
-    """Requests by priority."""
-    statuses: Counter[int] = field(default_factory=Counter)
-    """Requests by status; 0: no response, or the client disconnected."""
-    end: RecordingTrailer | None = None
-    """Reason for the end; None where the last line is missing."""
-    problems: RecordingProblems = field(default_factory=RecordingProblems)
-    """Unreadable lines."""
-
-    @property
-    def span_s(self) -> float:
-        """Seconds from the first arrival to the last."""
-        return self.last_s - self.first_s
-
-    @property
-    def rps(self) -> float:
-        """Mean rate over the span, requests per second."""
-        return (self.entries - 1) / self.span_s if self.span_s > 0 else 0.0
-
-    def lines(self) -> list[str]:
-        """Format for a terminal."""
-        return list(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        header = self.header
-        yield f"began      {header.start or 'not stated'}, by version {header.made_by or 'not stated'}"
-        yield f"requests   {self.entries} in {self.span_s:.1f} s: {self.rps:.2f}/s, at most {self.busiest}/s"
-        yield f"clients    {self.clients}, of a sample of {header.sample:g}"
-        yield f"bodies     {self.bodies_bytes} bytes"
-        for title, counts in (
-            ("priority", self.priorities),
-            ("decision", self.decisions),
-            ("status", self.statuses),
-        ):
-            parts = ", ".join(f"{name or 'none'} {count}" for name, count in sorted(counts.items()))
-            yield f"{title:10} {parts or 'none'}"
-        for name, value in header.redaction.items():
-            yield f"{'kept ' + _to_text(name):10} {_to_text(value)}"
-        if self.end is None:
-            yield "end        missing: the recorder was killed or is still recording"
-        else:
-            yield f"end        {self.end.reason or 'not stated'}, {self.end.dropped} dropped"
-        if self.problems.count:
-            yield f"unreadable {self.problems.count} lines"
-            yield from (f"  {fault}" for fault in self.problems.messages)
-
-
-def info(path: Path | str) -> Info:
-    """Sum up a recording.
+    Returns:
+        Ready for JSON. ``first_s`` is the first arrival in seconds since the start, ``span_s`` the time from
+        it to the last, ``rps`` the mean rate over the span, ``busiest`` the most arrivals within one whole
+        second. ``priorities``, ``decisions`` and ``statuses`` are counts; ``end`` is None where the last
+        line is missing; ``faults`` are the unreadable lines.
 
     Raises:
         TrafficError: it cannot be read, is no recording, or of another version.
     """
     recording = open_recording(path)
-    totals = Info(recording.header)
+    requests, bodies_bytes, times = 0, 0, list[float]()
     clients: set[str] = set()
     seconds: Counter[int] = Counter()
+    priorities, decisions, statuses = Counter[str](), Counter[str](), Counter[str]()
     for entry in recording.entries():
-        if not totals.entries:
-            totals.first_s = entry.t_s
-        totals.entries += 1
-        totals.last_s = entry.t_s
-        totals.bodies_bytes += entry.body_len
+        requests += 1
+        bodies_bytes += entry.body_len
+        times[1:] = [entry.t_s]  # the first and the last
         clients.add(entry.client)
         seconds[int(entry.t_s)] += 1
-        totals.priorities[entry.priority] += 1
-        totals.decisions[f"{entry.decision} {entry.reason}".strip()] += 1
-        totals.statuses[entry.status] += 1
-    totals.clients = len(clients)
-    totals.busiest = max(seconds.values(), default=0)
-    totals.end, totals.problems = recording.end, recording.problems
-    return totals
+        priorities[entry.priority] += 1
+        decisions[f"{entry.decision} {entry.reason}".strip()] += 1
+        statuses[str(entry.status)] += 1
+    header, end, problems = recording.header, recording.end, recording.problems
+    span_s = times[-1] - times[0] if times else 0.0
+    return {
+        "start": header.start,
+        "library": header.made_by,
+        "sample": header.sample,
+        "redaction": dict(header.redaction),
+        "requests": requests,
+        "first_s": times[0] if times else 0.0,
+        "span_s": span_s,
+        "rps": (requests - 1) / span_s if span_s > 0 else 0.0,
+        "busiest": max(seconds.values(), default=0),
+        "clients": len(clients),
+        "bodies_bytes": bodies_bytes,
+        "priorities": dict(priorities),
+        "decisions": dict(decisions),
+        "statuses": dict(statuses),
+        "end": None if end is None else {"reason": end.reason, "dropped": end.dropped},
+        "faults": {"count": problems.count, "messages": problems.messages},
+    }
+
+
+def info_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Format the result of `info` for a terminal."""
+    yield f"began      {found['start'] or 'not stated'}, by version {found['library'] or 'not stated'}"
+    rate = f"{found['rps']:.2f}/s, at most {found['busiest']}/s"
+    yield f"requests   {found['requests']} in {found['span_s']:.1f} s: {rate}"
+    yield f"clients    {found['clients']}, of a sample of {found['sample']:g}"
+    yield f"bodies     {found['bodies_bytes']} bytes"
+    for title, key in (("priority", "priorities"), ("decision", "decisions"), ("status", "statuses")):
+        named = {"none" if name in ("", "0") else name: count for name, count in sorted(found[key].items())}
+        parts = ", ".join(f"{name} {count}" for name, count in named.items())
+        yield f"{title:10} {parts or 'none'}"
+    for name, value in found["redaction"].items():
+        yield f"{'kept ' + _to_text(name):10} {_to_text(value)}"
+    end, faults = found["end"], found["faults"]
+    if end is None:
+        yield "end        missing: the recorder was killed or is still recording"
+    else:
+        yield f"end        {end['reason'] or 'not stated'}, {end['dropped']} dropped"
+    if faults["count"]:
+        yield f"unreadable {faults['count']} lines"
+        yield from (f"  {fault}" for fault in faults["messages"])
 
 
 def _to_text(value: object) -> str:

@@ -11,7 +11,8 @@ import heapq
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,22 +41,19 @@ _T = re.compile(rb'\{"v":1,"t":(\d{1,9}(?:\.\d{1,9})?),')  # Start of a line wri
 class RecordingProblems:
     """Problems found in a file, in texts that quote nothing of it."""
 
-    messages: list[str] = field(default_factory=list)
-    """The first problems, each with its line."""
-    count: int = 0
-    """Total number of problems."""
+    messages: list[str] = field(default_factory=list)  # The first ones, each with its place
+    kinds: Counter[str] = field(default_factory=Counter)  # Number of all problems by kind
 
-    def add(self, place: str, problem: object) -> None:
+    def add(self, place: str, problem: object, kind: str = "cannot be read") -> None:
         """Record one problem."""
-        self.count += 1
+        self.kinds[kind] += 1
         if len(self.messages) < MAX_PROBLEMS_SHOWN:
             self.messages.append(f"{place}: {problem}")
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.messages)
-
-    def __len__(self) -> int:
-        return self.count
+    @property
+    def count(self) -> int:
+        """Total number of problems."""
+        return self.kinds.total()
 
     def lines(self) -> list[str]:
         """Format the first problems, and the number of the others."""
@@ -84,11 +82,9 @@ class RecordingReader:
 
     def entries(self) -> Iterator[RecordedRequest]:
         """Yield all requests in order of arrival; each call reads the file again."""
-        self.problems = RecordingProblems()
         waiting: list[tuple[float, int, int, RecordedRequest]] = []
         newest = -math.inf
-        for number, line in self._lines(self.problems):
-            entry = self._entry(number, line)
+        for number, _, entry in self.lines():
             if entry is None:
                 continue
             if entry.t_s < newest - SORTED_WITHIN_S:
@@ -101,17 +97,11 @@ class RecordingReader:
         while waiting:
             yield heapq.heappop(waiting)[-1]
 
-    def entries_in_file_order(
-        self, on_line: Callable[[int, bytes], None] | None = None
-    ) -> Iterator[tuple[int, RecordedRequest]]:
-        """Yield all requests with their line numbers, in file order; ``on_line`` receives every line."""
+    def lines(self) -> Iterator[tuple[int, bytes, RecordedRequest | None]]:
+        """Yield each line with its number and its request; None for the first, last and unreadable lines."""
         self.problems = RecordingProblems()
         for number, line in self._lines(self.problems):
-            if on_line is not None:
-                on_line(number, line)
-            entry = self._entry(number, line)
-            if entry is not None:
-                yield number, entry
+            yield number, line, self._entry(number, line)
 
     def _entry(self, number: int, line: bytes) -> RecordedRequest | None:
         try:

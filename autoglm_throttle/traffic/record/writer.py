@@ -7,6 +7,8 @@ import os
 import time
 import zlib
 from collections import deque
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -179,64 +181,47 @@ class Writer:
         self.written: int = 0  # Requests flushed to the operating system
         self.in_flight: int = 0  # Requests that have started and are not queued yet
         self.queue: WriteQueue = WriteQueue()
+        self._serials = count()
         self._unflushed = self._unflushed_bytes = 0
         self._settings = settings
         self._clock = clock
-        self._worker = Worker("autoglm-throttle-recorder", self._step, on_stop=self._close_file)
-        self._worker.start()
-        if self._worker.has_crashed and not self._worker.is_alive:
+        self.worker: Worker = Worker(
+            "autoglm-throttle-recorder", self._step, on_stop=partial(self._step, "closed")
+        )
+        self.worker.start()
+        if self.worker.has_crashed and not self.worker.is_alive:
             raise RuntimeError("no thread can be started")
 
-    @property
-    def path(self) -> Path:
-        """The file being written."""
-        return self.store.path
-
-    @property
-    def dropped(self) -> int:
-        """Requests missing from the file."""
-        return self.queue.dropped
+    def begin(self) -> int:
+        """Count a request as in flight; return its serial number."""
+        self.in_flight += 1
+        return next(self._serials)
 
     def put(self, item: Item) -> None:
         """Queue a request, or count it as dropped. Never waits."""
         # In-flight requests were counted as dropped when the recording ended.
         if not self.ended and self.queue.put(item) == QUEUE // 2:
-            self._worker.wake()
+            self.worker.wake()
 
-    @property
-    def done(self) -> bool:
-        """Whether everything is written or discarded."""
-        return not self._worker.is_alive
-
-    def write_now(self) -> None:
-        """Write the queued requests without the delay of a batch; does not wait."""
-        self._worker.wake()
-
-    def close(self, wait_s: float = CLOSE_S) -> None:
-        """Request the end, and wait at most ``wait_s`` until the queued requests are written."""
-        self._worker.stop(wait_s)
-
-    def _step(self) -> float | None:
-        """Write what is queued, on the thread; return the seconds until the next time."""
+    def _step(self, end_reason: str = "") -> float | None:
+        """Write what is queued, on the thread; return the seconds until the next time, None after the end."""
+        if self.ended:
+            return None
         try:
-            reason = self._drain() or ("max_s" if self._left_s() <= 0.0 else "")
+            left_s = self._settings.max_s - (self._clock() - self.began_s)
+            reason = self._drain() or end_reason or ("max_s" if left_s <= 0.0 else "")
             if not reason:
-                return min(BATCH_DELAY_S, max(0.0, self._left_s()))
-            self._finish(reason)
+                return min(BATCH_DELAY_S, left_s)
+            self._discard_rest(reason)
+            self.store.close(RecordingTrailer(reason, self.queue.dropped).to_line())
         except Exception as error:  # noqa: BLE001 - the thread is the last handler
             self._fail(error)
+            return None
+        if reason != "closed":
+            LOGGER.warning(
+                "recording ended (%s): %s holds %d requests", reason, self.store.path, self.written
+            )
         return None
-
-    def _close_file(self) -> None:
-        if self.ended:
-            return
-        try:
-            self._finish(self._drain() or "closed")
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
-
-    def _left_s(self) -> float:
-        return self._settings.max_s - (self._clock() - self.began_s)
 
     def _drain(self) -> str:
         """Write the queued requests; return the reason to end, or an empty text."""
@@ -244,9 +229,8 @@ class Writer:
         waiting = len(self.queue)
         size = max(SLICE, waiting // 64)
         while waiting and not reason:
-            count = min(waiting, size)
-            waiting -= count
-            items = self.queue.take(count)
+            items = self.queue.take(min(waiting, size))
+            waiting -= len(items)
             reason = self._add(items)
             self._unflushed_bytes += sum(map(_size, items))
             if self._unflushed_bytes >= WRITE_BYTES:
@@ -261,11 +245,15 @@ class Writer:
         self.queue.written_bytes += self._unflushed_bytes
         self._unflushed = self._unflushed_bytes = 0
 
-    def _finish(self, reason: str) -> None:
-        self._discard_rest(reason)
-        self.store.close(RecordingTrailer(reason, self.dropped).to_line())
-        if reason != "closed":
-            LOGGER.warning("recording ended (%s): %s holds %d requests", reason, self.path, self.written)
+    def _add(self, items: list[Item]) -> str:
+        """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
+        for position, item in enumerate(items):
+            is_late = item[0] > self._settings.max_s
+            if is_late or not self.store.add(format_line(*item)):
+                self.queue.dropped += len(items) - position
+                return "max_s" if is_late else "max_bytes"
+            self._unflushed += 1
+        return ""
 
     def _discard_rest(self, reason: str) -> None:
         """End the recording: count queued and in-flight requests as lost."""
@@ -274,27 +262,12 @@ class Writer:
         # In-flight requests will not be written either; only the sampled share would have been.
         self.queue.dropped += round(max(0, self.in_flight) * self._settings.sample)
 
-    def _add(self, items: list[Item]) -> str:
-        """Add the lines of some requests; return the reason if the rest does not fit, or an empty text."""
-        max_s = self._settings.max_s
-        for position, item in enumerate(items):
-            reason = ""
-            if item[0] > max_s:
-                reason = "max_s"
-            elif not self.store.add(format_line(*item)):
-                reason = "max_bytes"
-            if reason:
-                self.queue.dropped += len(items) - position
-                return reason
-            self._unflushed += 1
-        return ""
-
     def _fail(self, error: Exception) -> None:
         self._discard_rest("failed")
         self.queue.dropped += self._unflushed
         self.store.abandon()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.path, reason)
+        LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.store.path, reason)
 
 
 def _size(item: Item) -> int:

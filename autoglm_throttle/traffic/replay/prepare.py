@@ -49,10 +49,8 @@ class Fill:
         TrafficError: both replacements were requested.
     """
 
-    body: bytes | None = None
-    """The same body for all requests."""
-    spaces: bool = False
-    """Whether to send spaces of the recorded length."""
+    body: bytes | None = None  # The same body for all requests
+    spaces: bool = False  # Whether to send spaces of the recorded length
 
     def __post_init__(self) -> None:
         if self.body is not None and self.spaces:
@@ -97,12 +95,10 @@ class ReplayIndex:
     """Recorded results of the replayed requests, in order."""
 
     statuses: array[int] = field(default_factory=lambda: array("H"))
-    decisions: bytearray = field(default_factory=bytearray)
-    """Indices into `DECISIONS`."""
-    ms: array[float] = field(default_factory=lambda: array("f"))
-    """Milliseconds from arrival to the end."""
+    decisions: bytearray = field(default_factory=bytearray)  # Indices into `DECISIONS`
+    ms: array[float] = field(default_factory=lambda: array("f"))  # Milliseconds from arrival to the end
+    # Whether a throttle decided on any request; without one, fallbacks cannot be recognized.
     has_decisions: bool = False
-    """Whether a throttle decided on any request; without one, fallbacks cannot be recognized."""
 
     def record(self, entry: RecordedRequest) -> None:
         """Append one request."""
@@ -127,10 +123,9 @@ class Replay:
     """A load built from a recording."""
 
     load: RequestSource
+    # One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None for a trace.
     recorded: ReplayIndex | None
-    """One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None for a trace."""
-    notes: tuple[str, ...] = ()
-    """Messages on unreadable and skipped parts."""
+    notes: tuple[str, ...] = ()  # Messages on unreadable and skipped parts
 
 
 def client_outcome(status: int, *, degraded: bool) -> str:
@@ -259,19 +254,15 @@ def _is_masked(target: str) -> bool:
 class ReplayOptions:
     """Properties of the requests that a file does not contain."""
 
-    bodies: Fill = field(default_factory=Fill)
-    """Replacement for bodies that were not stored."""
+    bodies: Fill = field(default_factory=Fill)  # Replacement for bodies that were not stored
+    # Fields to read from a file of GoReplay; None: the default of a recorder.
     redaction: Redaction | None = None
-    """Fields to read from a file of GoReplay; None: the default of a recorder."""
     priority_header: str = PRIORITY_HEADER
-    decided: bool = False
-    """Send the decided priority even if the recorded request stated none."""
+    decided: bool = False  # Send the decided priority even if the recorded request stated none
+    # Priorities and clients for a trace, which has neither.
     mix: PriorityMix = field(default_factory=PriorityMix)
-    """Priorities and clients for a trace, which has neither."""
-    seed: int = 0
-    """Seed of their draws."""
-    target: str = "/v1/predict"
-    """Request path for a trace."""
+    seed: int = 0  # Seed of their draws
+    target: str = "/v1/predict"  # Request path for a trace
 
 
 def open_replay(

@@ -82,8 +82,8 @@ def wait_until_done(writer: Writer) -> None:
     """Wait until the thread of a recording has ended by itself."""
     deadline_s = time.monotonic() + PATIENCE_S
     pause = threading.Event()
-    while not writer.done:
-        writer.write_now()
+    while writer.worker.is_alive:
+        writer.worker.wake()
         assert time.monotonic() < deadline_s
         pause.wait(0.001)
 

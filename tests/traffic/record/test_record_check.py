@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.traffic.record import RecordedRequest, RecordingHeader, RecordingTrailer, check, info
+from autoglm_throttle.traffic.record import (
+    RecordedRequest,
+    RecordingHeader,
+    RecordingTrailer,
+    check,
+    info,
+    info_lines,
+)
 
 HEADING = RecordingHeader(
     start="2026-01-01T00:00:00+00:00",
@@ -32,10 +39,9 @@ def stored(
 
 def found(folder: Path, **changed: Any) -> list[str]:
     path = stored(folder, [RecordedRequest(**PLAIN | changed)])
-    findings = check(path)
-    assert findings.clean is (not findings.messages)
-    assert findings.count == len(findings.messages) == sum(findings.problem_kinds.values())
-    assert findings.entries == 1
+    requests, findings = check(path)
+    assert findings.count == len(findings.messages) == sum(findings.kinds.values())
+    assert requests == 1
     return findings.messages
 
 
@@ -73,21 +79,21 @@ def test_format_is_checked(tmp_path: Path) -> None:
         RecordedRequest(**PLAIN | {"t_s": 8.6, "id": 3, "ms": 0.0}),
         RecordedRequest(**PLAIN | {"t_s": 9.0, "id": 3, "ms": 100.0}),
     ]
-    findings = check(stored(tmp_path, entries, "broken", heading=None))
+    _, findings = check(stored(tmp_path, entries, "broken", heading=None))
     assert findings.messages == [
-        "line 1, first line: does not state when the recording began",
         "line 4, id: is that of an earlier line",
-        "line 2, t: ended more than a second before the line above it",
         "line 5: not JSON",
+        "line 2, t: ended more than a second before the line above it",
+        "line 1, first line: does not state when the recording began",
     ]
-    assert findings.problem_kinds["cannot be read"] == 1
+    assert findings.kinds["cannot be read"] == 1
 
 
 def test_the_order_of_arrival_is_one_too(tmp_path: Path) -> None:
     entries = [RecordedRequest(**PLAIN | {"t_s": n / 2, "id": n, "ms": 60_000.0 / (n + 1)}) for n in range(9)]
-    assert check(stored(tmp_path, entries)).messages == []
-    assert check(stored(tmp_path, sorted(entries, key=lambda one: one.t_s + one.ms / 1e3))).messages == []
-    assert check(stored(tmp_path, [*entries[1:], entries[0]])).problem_kinds == {
+    assert check(stored(tmp_path, entries))[1].messages == []
+    assert check(stored(tmp_path, sorted(entries, key=lambda one: one.t_s + one.ms / 1e3)))[1].messages == []
+    assert check(stored(tmp_path, [*entries[1:], entries[0]]))[1].kinds == {
         "ended more than a second before the line above it": 7
     }
 
@@ -118,21 +124,21 @@ def test_unread_fields_are_checked(place: int, changed: dict[str, Any], what: st
     lines[place - 1] = lines[place - 1] | changed
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert check(path).messages == ([f"line {place}, line: {what}"] if what else [])
+    assert check(path)[1].messages == ([f"line {place}, line: {what}"] if what else [])
 
 
 def test_duplicate_fields_are_checked(tmp_path: Path) -> None:
     path = stored(tmp_path, [], RecordedRequest(**PLAIN).to_line().replace('"id":0', '"id":0,"reason":"pw"'))
-    assert check(path).messages == ["line 2, line: the same field twice"]
+    assert check(path)[1].messages == ["line 2, line: the same field twice"]
     path = stored(tmp_path, [], RecordedRequest(**PLAIN).to_line() + "]", "[]", "[" * 100_000)
-    assert set(check(path).problem_kinds) == {"cannot be read"}
+    assert set(check(path)[1].kinds) == {"cannot be read"}
 
 
 def test_many_findings_are_counted(tmp_path: Path) -> None:
     entries = [RecordedRequest(**PLAIN | {"id": n, "client": "x"}) for n in range(100)]
-    findings = check(stored(tmp_path, entries))
+    _, findings = check(stored(tmp_path, entries))
     assert (findings.count, len(findings.messages)) == (100, 20)
-    assert findings.problem_kinds == {"is no hash": 100}
+    assert findings.kinds == {"is no hash": 100}
 
 
 def test_a_recording_is_added_up(tmp_path: Path) -> None:
@@ -153,9 +159,9 @@ def test_a_recording_is_added_up(tmp_path: Path) -> None:
         for n in range(9)
     ]
     found = info(stored(tmp_path, entries, RecordingTrailer("max_s", 7).to_line()))
-    assert (found.entries, found.clients, found.bodies_bytes, found.busiest) == (9, 3, 90, 4)
-    assert (found.first_s, found.last_s, found.span_s, found.rps) == (1.0, 3.0, 2.0, 4.0)
-    assert found.lines() == [
+    assert (found["requests"], found["clients"], found["bodies_bytes"], found["busiest"]) == (9, 3, 90, 4)
+    assert (found["first_s"], found["span_s"], found["rps"]) == (1.0, 2.0, 4.0)
+    assert list(info_lines(found)) == [
         "began      2026-01-01T00:00:00+00:00, by version 0.1.0",
         "requests   9 in 2.0 s: 4.00/s, at most 4/s",
         "clients    3, of a sample of 1",
@@ -172,8 +178,8 @@ def test_a_recording_is_added_up(tmp_path: Path) -> None:
 def test_an_empty_recording_is_added_up(tmp_path: Path) -> None:
     odd = RecordingHeader(redaction={"a\nb": "c\u00e9", "query": []})
     found = info(stored(tmp_path, [], "broken", heading=odd))
-    assert (found.entries, found.rps) == (0, 0.0)
-    assert found.lines() == [
+    assert (found["requests"], found["rps"]) == (0, 0.0)
+    assert list(info_lines(found)) == [
         "began      not stated, by version not stated",
         "requests   0 in 0.0 s: 0.00/s, at most 0/s",
         "clients    0, of a sample of 1",

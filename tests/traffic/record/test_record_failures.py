@@ -102,7 +102,7 @@ def test_queue_for_a_hung_disk_is_bounded(
     asked = ("GET", "/" + "a" * 999, [("accept", "b" * 1000)])
     for serial in range(100):
         if serial == 20:
-            writer.write_now()
+            writer.worker.wake()
             assert waits.wait(PATIENCE_S), "what was taken from the queue and not written counts, too"
         writer.put((0.0, serial, asked, (1976, "", b"c" * 1976), ("", "", "", ""), (200, 1.0, 1.0)))
     assert recorder.counts.dropped == 60

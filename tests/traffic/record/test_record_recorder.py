@@ -54,7 +54,7 @@ def write(recorder: Recorder, count: int) -> None:
 
 def ended(recorder: Recorder) -> str:
     """Why the recording ended, once its thread is through."""
-    writer = recorder.session.writer
+    writer = recorder._writer
     assert writer is not None
     wait_until_done(writer)
     return recorder.counts.ended
@@ -300,7 +300,7 @@ def test_after_a_fork_the_child_writes_a_file_of_its_own(tmp_path: Path) -> None
         (entry,) = kept(recorder)
         assert (entry.target, entry.id) == ("/child", 0)
 
-    with recorder.session.lock:  # as another thread of the parent may hold it
+    with recorder._lock:  # as another thread of the parent may hold it
         forked(check)
     assert [entry.target for entry in kept(recorder)] == ["/parent"]
     assert recorder.file == tmp_path / "a.jsonl"
@@ -349,7 +349,7 @@ def test_the_settings_make_it(tmp_path: Path) -> None:
     )
     assert recorder is not None
     settings = recorder.settings
-    assert (recorder.path, settings.sample, settings.body) == (tmp_path / "a.jsonl", 0.5, "full")
+    assert (recorder.settings.path, settings.sample, settings.body) == (tmp_path / "a.jsonl", 0.5, "full")
     assert (settings.max_bytes, settings.max_s) == (2**20, 300.0)
     assert recorder.clients.key_kind == "secret"
     redaction = recorder.redaction
@@ -365,7 +365,7 @@ def test_the_settings_make_it(tmp_path: Path) -> None:
 def test_the_environment_makes_it(tmp_path: Path) -> None:
     recorder = Recorder.from_env({"AUTOGLM_THROTTLE_RECORD_PATH": str(tmp_path / "a.jsonl")})
     assert recorder is not None
-    assert recorder.path == tmp_path / "a.jsonl"
+    assert recorder.settings.path == tmp_path / "a.jsonl"
     assert recorder.clients.key_kind == "random"
 
 

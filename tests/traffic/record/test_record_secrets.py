@@ -26,6 +26,7 @@ from autoglm_throttle.traffic.record import (
     RecorderSettings,
     check,
     info,
+    info_lines,
     open_recording,
 )
 from tests.traffic.record.recorded import ask, hello, plain, scope
@@ -167,7 +168,9 @@ def recorded_texts(
         recorder.close()
         assert recorder.file is not None
         stored = plain(recorder.file).decode()
-        reports = info(recorder.file).lines() + check(recorder.file).messages + [repr(recorder.counts)]
+        reports = (
+            list(info_lines(info(recorder.file))) + check(recorder.file)[1].messages + [repr(recorder.counts)]
+        )
         return stored, "\n".join(reports), list(open_recording(recorder.file).entries())
 
 
