@@ -1,18 +1,15 @@
 """Reads files of GoReplay (``.gor``): raw requests and responses between header and separator lines.
 
-The header line is ``KIND ID START LATENCY``: kind 1 is a request, 2 its response, 3 the response to a
-replay of it; start and latency are nanoseconds. Older files have no latency. The separator
-line is three monkeys.
+The header line is ``KIND ID START LATENCY``: kind 1 is a request, 2 its response, 3 the response to a replay
+of it; times are nanoseconds. Older files have no latency. The separator line is three monkeys.
 """
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
@@ -50,6 +47,7 @@ Headers = list[tuple[str, str]]
 class GorRequest:
     """A request parsed from a file, before redaction; its fields are not trusted."""
 
+    serial: bytes
     at_ns: int  # Nanoseconds since 1970
     method: str
     target: str  # Path and query, as in the file
@@ -59,75 +57,66 @@ class GorRequest:
     ms: float = 0.0
 
 
-@dataclass(slots=True)
-class _Block:
-    """Lines between two separators."""
-
-    line: int  # Line number in the file, from 1
-    parts: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, part: bytes) -> None:
-        """Add a line, or a part of one; an oversized block holds no data."""
-        self.size += len(part)
-        if self.size > MAX_LINE_BYTES:
-            self.parts.clear()
-        else:
-            self.parts.append(part)
-
-
-class _PendingRequests:
-    """Requests that wait for their responses, in file order."""
-
-    def __init__(self) -> None:
-        self._requests: dict[int, tuple[bytes, GorRequest]] = {}
-        self._open: dict[bytes, int] = {}
-        self._count = 0
-
-    def add_block(self, block: _Block) -> None:
-        """Add a request, or the status and duration of its response; of two with one serial, to the later."""
-        if block.size > MAX_LINE_BYTES:
-            raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
-        header = _HEADER.fullmatch(block.parts[0]) if block.parts else None
-        if header is None:
-            raise TrafficError("expected KIND ID START LATENCY")
-        kind, serial, at_ns, latency_ns = header.groups()
-        payload = b"".join(block.parts[1:]).removesuffix(b"\n")
-        if kind == b"1":
-            self._requests[self._count] = serial, _parse_request(int(at_ns), payload)
-            self._open[serial] = self._count
-            self._count += 1
-        elif kind == b"2" and (number := self._open.pop(serial, None)) is not None:
-            _add_response(self._requests[number][1], payload, int(at_ns), int(latency_ns or 0))
-
-    def pop_ready(self, at_most: int) -> Iterator[GorRequest]:
-        """Remove and yield requests from the front that have their response, or exceed ``at_most``."""
-        while self._requests:
-            number, (serial, request) = next(iter(self._requests.items()))
-            waits = self._open.get(serial) == number
-            if waits and len(self._requests) <= at_most:
-                return
-            if waits:
-                del self._open[serial]
-            del self._requests[number]
-            yield request
-
-
 def is_gor(begin: bytes) -> bool:
     """Return whether the first bytes of a file are those of GoReplay."""
     return _BEGIN.match(begin) is not None
 
 
 def read_requests(stored: IO[bytes], problems: RecordingProblems) -> Iterator[GorRequest]:
-    """Yield the requests of a file, with status and duration of their responses if present."""
-    pending = _PendingRequests()
-    for block in _blocks(stored):
+    """Yield the requests of a file in its order, with status and duration of their responses if present."""
+    requests: deque[GorRequest] = deque()
+    pending: dict[bytes, GorRequest] = {}  # Without a response so far; of two with one serial, the later
+    for line, size, parts in _blocks(stored):
         try:
-            pending.add_block(block)
+            requests.extend(_read_block(size, parts, pending))
         except TrafficError as problem:
-            problems.add(f"line {block.line}", problem)
-        yield from pending.pop_ready(MAX_PENDING)
-    yield from pending.pop_ready(0)
+            problems.add(f"line {line}", problem)
+        while requests and (
+            len(requests) > MAX_PENDING or pending.get(requests[0].serial) is not requests[0]
+        ):
+            ready = requests.popleft()
+            if pending.get(ready.serial) is ready:
+                del pending[ready.serial]
+            yield ready
+    yield from requests
+
+
+def _blocks(stored: IO[bytes]) -> Iterator[tuple[int, int, list[bytes]]]:
+    """Yield the blocks between two separators: first line number, size and lines; none if it is too long."""
+    number = first = 1
+    size, parts, begins = 0, list[bytes](), True
+    while part := stored.readline(MAX_LINE_BYTES):
+        # readline(limit) may return a part of a line: only a separator at the start of a line counts.
+        ends = part.endswith(b"\n")
+        number += ends
+        if begins and part.rstrip(b"\r\n") == _MONKEYS:
+            yield first, size, parts
+            first, size, parts = number, 0, []
+        else:
+            size += len(part)
+            parts.append(part)
+            if size > MAX_LINE_BYTES:
+                parts.clear()
+        begins = ends
+    if b"".join(parts).strip():
+        yield first, size, parts
+
+
+def _read_block(size: int, parts: Sequence[bytes], pending: dict[bytes, GorRequest]) -> Sequence[GorRequest]:
+    """Return the request of a block, if it is one; add status and duration of a response to its request."""
+    if size > MAX_LINE_BYTES:
+        raise TrafficError(f"longer than {MAX_LINE_BYTES} bytes")
+    header = _HEADER.fullmatch(parts[0]) if parts else None
+    if header is None:
+        raise TrafficError("expected KIND ID START LATENCY")
+    kind, serial, at_ns, latency_ns = header.groups()
+    payload = b"".join(parts[1:]).removesuffix(b"\n")
+    if kind == b"1":
+        pending[serial] = _parse_request(serial, int(at_ns), payload)
+        return (pending[serial],)
+    if kind == b"2" and serial in pending:
+        _add_response(pending.pop(serial), payload, int(at_ns), int(latency_ns or 0))
+    return ()
 
 
 def target_of(url: str) -> str:
@@ -211,33 +200,11 @@ class GorFile:
         )
 
     def _requests(self, problems: RecordingProblems) -> Iterator[GorRequest]:
-        try:
-            with closing(open_packed(self._path)) as stored:
-                yield from read_requests(stored, problems)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            problems.add("the end", "the packed data ends in the middle, or is damaged")
-        except OSError as error:
-            raise TrafficError(f"{self._path}: cannot be read: {error.strerror}") from None
+        with open_packed(self._path, problems) as stored:
+            yield from read_requests(stored, problems)
 
 
-def _blocks(stored: IO[bytes]) -> Iterator[_Block]:
-    number, begins = 1, True
-    block = _Block(number)
-    while part := stored.readline(MAX_LINE_BYTES):
-        # readline(limit) may return a part of a line: only a separator at the start of a line counts.
-        ends = part.endswith(b"\n")
-        if begins and part.rstrip(b"\r\n") == _MONKEYS:
-            yield block
-            block = _Block(number + 1)
-        else:
-            block.add(part)
-        number += ends
-        begins = ends
-    if block.size and b"".join(block.parts).strip():
-        yield block
-
-
-def _parse_request(at_ns: int, payload: bytes) -> GorRequest:
+def _parse_request(serial: bytes, at_ns: int, payload: bytes) -> GorRequest:
     end = _BLANK.search(payload)
     if end is None:
         raise TrafficError("the head of the request has no end")
@@ -252,7 +219,14 @@ def _parse_request(at_ns: int, payload: bytes) -> GorRequest:
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
         raise TrafficError("expected METHOD TARGET HTTP/1.1")
     body = _decode_body(headers, payload[end.end() :])
-    return GorRequest(at_ns=at_ns, method=parts[0], target=target_of(parts[1]), headers=headers, body=body)
+    return GorRequest(
+        serial=serial,
+        at_ns=at_ns,
+        method=parts[0],
+        target=target_of(parts[1]),
+        headers=headers,
+        body=body,
+    )
 
 
 def _decode_body(headers: Sequence[tuple[str, str]], rest: bytes) -> bytes:

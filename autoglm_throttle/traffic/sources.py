@@ -5,13 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import tempfile
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from autoglm_throttle.settings.groups.observe import RecordBody, identifies_caller
 from autoglm_throttle.traffic.errors import TrafficError
@@ -19,6 +15,7 @@ from autoglm_throttle.traffic.gor import GorFile, is_gor, target_of
 from autoglm_throttle.traffic.record import (
     RecordedRequest,
     RecordingHeader,
+    RecordingProblems,
     RecordingReader,
     RecordingTrailer,
     Redaction,
@@ -26,6 +23,7 @@ from autoglm_throttle.traffic.record import (
 )
 from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES
 from autoglm_throttle.traffic.record.recording_reader import open_packed
+from autoglm_throttle.traffic.record.redaction import HEADER_NAME
 from autoglm_throttle.types import Priority
 from autoglm_throttle.version import __version__
 
@@ -104,11 +102,10 @@ def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:
 
 def read_begin(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed; raise TrafficError if it cannot be read."""
-    try:
-        with closing(open_packed(path)) as stored:
-            return stored.read(BEGIN_BYTES)
-    except (OSError, EOFError, zlib.error) as problem:
-        raise TrafficError(f"{path}: cannot be read: {problem}") from None
+    problems = RecordingProblems()
+    with open_packed(path, problems) as stored:
+        return stored.read(BEGIN_BYTES)
+    raise TrafficError(f"{path}: cannot be read: {problems.messages[0]}")
 
 
 def recorded_names(path: Path) -> tuple[list[str], list[str]]:
@@ -123,12 +120,16 @@ def recorded_names(path: Path) -> tuple[list[str], list[str]]:
     if is_gor(read_begin(path)):
         return [], []
     redaction = open_recording(path).header.redaction
-    headers = [name for name in _names(redaction, "headers") if _is_allowed_header(name)]
-    return headers, _names(redaction, "query")
+    listed = (redaction.get(key) for key in ("headers", "query"))
+    headers, query = (
+        [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+        for names in listed
+    )
+    return [name for name in headers if HEADER_NAME.fullmatch(name) and not identifies_caller(name)], query
 
 
 def copy_to_recording(source: RequestFile, destination: Path, bodies: RecordBody = RecordBody.HASH) -> int:
-    """Write a source as a recording, which appears only when complete, with mode 0600.
+    """Write a source as a recording, with mode 0600.
 
     Args:
         source: result of `open_source`.
@@ -139,64 +140,41 @@ def copy_to_recording(source: RequestFile, destination: Path, bodies: RecordBody
         The number of requests.
 
     Raises:
-        TrafficError: the file exists or cannot be written. No file is written then.
+        TrafficError: the file exists or cannot be written. No file is left then.
     """
-    if destination.exists() or destination.is_symlink():
-        raise TrafficError(f"{destination}: exists already")
     try:
-        # mkstemp creates the file with mode 0600, which the hard link keeps.
-        number, name = tempfile.mkstemp(prefix=f".{destination.name}.", dir=destination.parent)
-    except OSError as error:
-        raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(number, "wb") as stored:
-            count = _write_packed(source, stored, bodies, packed=destination.suffix == ".gz")
-        _publish(Path(name), destination)
+        # O_EXCL: an existing file or link is never replaced.
+        number = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise TrafficError(f"{destination}: exists already") from None
     except OSError as error:
         raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(FileNotFoundError):
-            Path(name).unlink()
-    return count
-
-
-def _publish(made: Path, destination: Path) -> None:
-    """Give the file its final name without replacing a file that appeared meanwhile."""
     try:
-        destination.hardlink_to(made)
-    except FileExistsError:
+        with os.fdopen(number, "wb") as stored:
+            if destination.suffix != ".gz":
+                return _write(source, stored.write, bodies)
+            # No time stamp inside: the same source gives the same bytes.
+            with gzip.GzipFile(fileobj=stored, mode="wb", filename="", mtime=0) as packed:
+                return _write(source, packed.write, bodies)
+    except BaseException as error:
+        destination.unlink()
+        if isinstance(error, OSError):
+            raise TrafficError(f"{destination}: cannot be written: {error.strerror}") from None
         raise
-    except OSError:  # no hard links here: reserve the name first
-        os.close(os.open(destination, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        try:
-            made.replace(destination)
-        except OSError:
-            destination.unlink()
-            raise
 
 
-def _write_packed(source: RequestFile, stored: BinaryIO, bodies: RecordBody, *, packed: bool) -> int:
-    if not packed:
-        return _write(source, stored, bodies)
-    # No time stamp inside: the same source gives the same bytes.
-    with closing(gzip.GzipFile(fileobj=stored, mode="wb", filename="", mtime=0)) as out:
-        return _write(source, cast("BinaryIO", out), bodies)
-
-
-def _write(source: RequestFile, out: BinaryIO, bodies: RecordBody) -> int:
+def _write(source: RequestFile, write: Callable[[bytes], object], bodies: RecordBody) -> int:
     header, count = source.header, 0
     if source.has_bodies:
         redaction = dict(header.redaction) | {"body": bodies.value}
         header = replace(header, made_by=__version__, redaction=redaction)
-    out.write(header.to_line().encode() + b"\n")
+    write(header.to_line().encode() + b"\n")
     for entry in source.entries():
         kept = _with_stored_body(entry, bodies) if source.has_bodies else entry
-        out.write(kept.to_line().encode() + b"\n")
+        write(kept.to_line().encode() + b"\n")
         count += 1
     if source.end is not None:
-        out.write(source.end.to_line().encode() + b"\n")
+        write(source.end.to_line().encode() + b"\n")
     return count
 
 
@@ -213,16 +191,3 @@ def _origin_form(target: str) -> str:
         return target_of(target)
     except TrafficError:
         return target.partition("#")[0] or "/"
-
-
-def _names(redaction: Mapping[str, object], key: str) -> list[str]:
-    names = redaction.get(key)
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _is_allowed_header(name: str) -> bool:
-    try:
-        Redaction(allow_headers=[name])
-    except TrafficError:
-        return False
-    return True

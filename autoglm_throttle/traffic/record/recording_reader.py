@@ -13,7 +13,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -149,20 +149,15 @@ class RecordingReader:
     def _lines(self, problems: RecordingProblems) -> Iterator[tuple[int, bytes]]:
         """Yield line numbers and lines; long lines are skipped."""
         number = 0
-        try:
-            with closing(open_packed(self.path)) as stored:
-                while line := stored.readline(MAX_LINE_BYTES + 1):
-                    number += 1
-                    if len(line) > MAX_LINE_BYTES:
-                        problems.add(f"line {number}", f"longer than {MAX_LINE_BYTES} bytes")
-                        _skip_line(stored, line)
-                        if number > 1:
-                            continue
-                    yield number, line
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            problems.add(f"line {number + 1}", "the packed data ends in the middle, or is damaged")
-        except OSError as error:
-            raise TrafficError(f"{self.path}: cannot be read: {error.strerror}") from None
+        with open_packed(self.path, problems) as stored:
+            while line := stored.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    problems.add(f"line {number}", f"longer than {MAX_LINE_BYTES} bytes")
+                    _skip_line(stored, line)
+                    if number > 1:
+                        continue
+                yield number, line
 
 
 def open_recording(path: Path | str) -> RecordingReader:
@@ -174,9 +169,22 @@ def open_recording(path: Path | str) -> RecordingReader:
     return RecordingReader(Path(path))
 
 
-def open_packed(path: Path) -> IO[bytes]:
-    """Open a file for reading; decompress it if its name ends in ``.gz``."""
-    return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+@contextmanager
+def open_packed(path: Path, problems: RecordingProblems) -> Iterator[IO[bytes]]:
+    """Open a file for reading; decompress it if its name ends in ``.gz``.
+
+    Packed data that is damaged or ends in the middle ends the block, and is one of the problems.
+
+    Raises:
+        TrafficError: it cannot be read.
+    """
+    try:
+        with closing(gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as stored:
+            yield cast("IO[bytes]", stored)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        problems.add("the end", "the packed data ends in the middle, or is damaged")
+    except OSError as error:
+        raise TrafficError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _skip_line(stored: IO[bytes], part: bytes) -> None:

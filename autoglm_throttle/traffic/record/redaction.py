@@ -24,7 +24,7 @@ CACHE_ENTRIES: Final = 500  # Cached field names, and cached values of each stor
 CACHE_KEY_BYTES: Final = 256  # A longer one is not cached, so that clients cannot fill the memory
 MASK: Final = "*"  # Replaces everything that was removed
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _METHOD = re.compile(r"[A-Za-z-]{1,20}")
 _UNSAFE = re.compile(r"[^\t\x20-\x7e]")
@@ -242,7 +242,7 @@ def _segments_of(pattern: str) -> list[str]:
 
 def _check_headers(names: Iterable[str], priority: str, never: frozenset[str]) -> None:
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             raise TrafficError(f"{name!a} is no header name")
         if name in never or (name != priority and identifies_caller(name)):
             raise TrafficError(f"the header {name} identifies the caller and can never be recorded")

@@ -390,7 +390,7 @@ async def test_messages_of_other_kinds_pass(tmp_path: Path) -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.response.debug"}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Any) -> None:
         sent.append(message["type"].rpartition(".")[2])
 
     recording = recorder(tmp_path)
