@@ -28,12 +28,10 @@ from autoglm_throttle.cli.run_options import RUN_GROUPS, read_run
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import format_plan, parse_duration, parse_number
 from autoglm_throttle.traffic.replay import (
-    Fill,
     ReplayOptions,
     Selection,
     compare_results,
     comparison_lines,
-    is_above,
     open_replay,
 )
 from autoglm_throttle.traffic.report import ReplayInfo, make
@@ -128,12 +126,16 @@ def _run(args: argparse.Namespace) -> int:
     values = parse_options(args, {"": PLAYBACK}, problems)
     path = problems.make("FILE", lambda: _existing(args.file), Path())
     selection = problems.make("selection", lambda: _selection(values), Selection())
-    fill = problems.make("--fill", lambda: Fill(values.body, spaces=args.fill), Fill())
     options = read_run(args, ["replay", args.file, args.url], GROUPS, args.url, problems)
-    problems.raise_if_any()
-    replay_options = ReplayOptions(
-        bodies=fill, priority_header=options.target.priority_header, decided=args.decided
+    priority_header = options.target.priority_header
+    replay_options = problems.make(
+        "--fill",
+        lambda: ReplayOptions(
+            body=values.body, fill=args.fill, priority_header=priority_header, decided=args.decided
+        ),
+        ReplayOptions(),
     )
+    problems.raise_if_any()
     played = open_replay(path, selection, replay_options)
     sys.stderr.writelines(f"{path}: {note}\n" for note in played.notes)
     options.objectives.check(played.load.plan.names)
@@ -184,5 +186,5 @@ def _checked(limit: float, comparison: Mapping[str, Any] | None) -> ObjectiveRes
         "term": f"--check {limit:.2%}",
         "value": None if comparison is None else comparison["differ"]["ratio"],
         "unit": "ratio",
-        "holds": comparison is not None and not is_above(comparison, limit),
+        "holds": comparison is not None and comparison["differ"]["ratio"] <= limit,
     }

@@ -1,8 +1,7 @@
 """Replays recorded traffic, and compares its results with the recorded ones."""
 
-from autoglm_throttle.traffic.replay.comparison import compare_results, comparison_lines, is_above
+from autoglm_throttle.traffic.replay.comparison import compare_results, comparison_lines
 from autoglm_throttle.traffic.replay.prepare import (
-    Fill,
     Replay,
     ReplayIndex,
     ReplayOptions,
@@ -15,14 +14,12 @@ from autoglm_throttle.traffic.replay.prepare import (
 from autoglm_throttle.traffic.replay.selection import Selection
 
 __all__ = [
-    "Fill",
     "Replay",
     "ReplayIndex",
     "ReplayOptions",
     "Selection",
     "compare_results",
     "comparison_lines",
-    "is_above",
     "is_trace",
     "of_trace",
     "open_replay",

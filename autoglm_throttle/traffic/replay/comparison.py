@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.replay.prepare import DECISIONS, Replay, ReplayIndex, client_outcome
-from autoglm_throttle.traffic.request_log import OPEN, UNSENT, RequestLog, RequestResult
+from autoglm_throttle.traffic.replay.prepare import Replay, ReplayIndex
+from autoglm_throttle.traffic.request_log import OPEN, UNSENT, RequestResult
 from autoglm_throttle.traffic.results import Result
 
 SECONDS = 20  # Number of listed seconds, those with the most differences
@@ -18,20 +16,17 @@ SECONDS = 20  # Number of listed seconds, those with the most differences
 PERCENTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 Outcome = tuple[str, int]  # Decision and status
-Times = tuple[Histogram, Histogram]  # Recorded and replayed
+Side = Counter[Outcome]
 
 
-@dataclass(slots=True)
-class _ComparedSecond:
-    """One second of the replay."""
+def client_outcome(status: int, *, degraded: bool) -> str:
+    """Classify a request from the client's view, in the same way for recording and replay.
 
-    recorded: Counter[Outcome] = field(default_factory=Counter)
-    replayed: Counter[Outcome] = field(default_factory=Counter)
-
-    @property
-    def differ(self) -> int:
-        """Number of requests that would need another outcome to make both sides equal."""
-        return (self.recorded - self.replayed).total()
+    A response does not show whether a throttle or the application sent its 429 or 503. Status 0 is none.
+    """
+    if degraded and 200 <= status < 300:
+        return "degraded"
+    return {0: "none", 429: "limited", 503: "shed"}.get(status, "admitted")
 
 
 def compare_results(replay: Replay, result: Result) -> dict[str, Any] | None:
@@ -53,32 +48,29 @@ def compare_results(replay: Replay, result: Result) -> dict[str, Any] | None:
         - ``changed``, one by one, and ``differ``, by second, each with ``requests`` and ``ratio``.
         - ``seconds``: the 20 most different of the replay.
     """
-    if replay.recorded is None or not replay.recorded.has_outcomes:
+    if replay.recorded is None or not any(replay.recorded.statuses):
         return None
-    seconds, served, changed = _count_changes(replay.recorded, result)
-    whole = _ComparedSecond()
-    for second in seconds.values():
-        whole.recorded.update(second.recorded)
-        whole.replayed.update(second.replayed)
-    requests = whole.recorded.total()
-    differ = sum(second.differ for second in seconds.values())
+    seconds: dict[int, tuple[Side, Side]] = {}
+    served = (Histogram(), Histogram())
+    changed = _count_changes(replay.recorded, result, seconds, served)
+    recorded, replayed = Side(), Side()
+    for before, after in seconds.values():
+        recorded.update(before)
+        replayed.update(after)
+    requests = recorded.total()
+    differ = sum(_differ(*sides) for sides in seconds.values())
     return {
         "requests": requests,
-        "decisions": _side_by_side(whole, lambda outcome: outcome[0]),
-        "statuses": _side_by_side(whole, lambda outcome: str(outcome[1])),
+        "decisions": _side_by_side(recorded, replayed, lambda outcome: outcome[0]),
+        "statuses": _side_by_side(recorded, replayed, lambda outcome: str(outcome[1])),
         "served": {
             name: {"recorded": served[0].percentile(share), "replayed": served[1].percentile(share)}
             for name, share in PERCENTILES.items()
         },
         "changed": {"requests": changed, "ratio": changed / requests if requests else 0.0},
         "differ": {"requests": differ, "ratio": differ / requests if requests else 0.0},
-        "seconds": list(islice(_worst(seconds), SECONDS)),
+        "seconds": _worst(seconds),
     }
-
-
-def is_above(comparison: Mapping[str, Any], limit: float) -> bool:
-    """Return whether a comparison differs in more than ``limit``, a share of the requests from 0 to 1."""
-    return bool(comparison["differ"]["ratio"] > limit)
 
 
 def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
@@ -107,56 +99,65 @@ def _row(row: Mapping[str, Any]) -> str:
     return f"{row['differ']} of {row['requests']} different: {before} -> {after}"
 
 
-def _count_changes(recorded: ReplayIndex, result: Result) -> tuple[dict[int, _ComparedSecond], Times, int]:
+def _count_changes(
+    recorded: ReplayIndex,
+    result: Result,
+    seconds: dict[int, tuple[Side, Side]],
+    served: tuple[Histogram, Histogram],
+) -> int:
+    """Fill in outcomes by second and times of served requests; return the number of changed requests."""
     plan, request_log = result.load.plan, result.request_log
-    seconds: dict[int, _ComparedSecond] = {}
-    served = (Histogram(), Histogram())
     changed = 0
     for index, number in enumerate(request_log.results):
         if number in (OPEN, UNSENT) or (result.aborted and number == RequestResult.UNANSWERED):
             continue
-        number_before = index % len(recorded)
-        before = DECISIONS[recorded.decisions[number_before]], recorded.statuses[number_before]
-        after = _replayed_outcome(request_log, index, has_decisions=recorded.has_decisions)
-        second = seconds.setdefault(int(plan.offsets[index]), _ComparedSecond())
-        second.recorded[before] += 1
-        second.replayed[after] += 1
+        position = index % len(recorded)
+        status, status_after = recorded.statuses[position], request_log.statuses[index]
+        degraded = recorded.has_decisions and number == RequestResult.DEGRADED
+        before = client_outcome(status, degraded=bool(recorded.degraded[position])), status
+        after = client_outcome(status_after, degraded=degraded), status_after
+        sides = seconds.setdefault(int(plan.offsets[index]), (Side(), Side()))
+        sides[0][before] += 1
+        sides[1][after] += 1
         # A limiter rejects an arbitrary one of several equal requests, so this count overstates differences.
         changed += before != after
-        if 200 <= before[1] < 400:
-            served[0].record(recorded.ms[number_before] / 1e3)
+        if 200 <= status < 400:
+            served[0].record(recorded.ms[position] / 1e3)
         if RequestResult(number).served:
             served[1].record(request_log.service_s[index])
-    return seconds, served, changed
+    return changed
 
 
-def _replayed_outcome(request_log: RequestLog, index: int, *, has_decisions: bool) -> Outcome:
-    status = request_log.statuses[index]
-    degraded = has_decisions and request_log.results[index] == RequestResult.DEGRADED
-    return client_outcome(status, degraded=degraded), status
+def _differ(recorded: Side, replayed: Side) -> int:
+    """Return the number of requests that would need another outcome to make both sides equal."""
+    return (recorded - replayed).total()
 
 
-def _side_by_side(whole: _ComparedSecond, name: Callable[[Outcome], str]) -> dict[str, dict[str, int]]:
+def _side_by_side(
+    recorded: Side, replayed: Side, name: Callable[[Outcome], str]
+) -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
-    for outcome in sorted(whole.recorded.keys() | whole.replayed.keys()):
+    for outcome in sorted(recorded.keys() | replayed.keys()):
         row = table.setdefault(name(outcome), {"recorded": 0, "replayed": 0})
-        row["recorded"] += whole.recorded[outcome]
-        row["replayed"] += whole.replayed[outcome]
+        row["recorded"] += recorded[outcome]
+        row["replayed"] += replayed[outcome]
     return table
 
 
-def _worst(seconds: Mapping[int, _ComparedSecond]) -> Iterator[dict[str, Any]]:
-    for number, second in sorted(seconds.items(), key=lambda pair: (-pair[1].differ, pair[0])):
-        if not second.differ:
-            return
-        yield {
-            "second": number,
-            "requests": second.recorded.total(),
-            "differ": second.differ,
-            "recorded": _named(second.recorded),
-            "replayed": _named(second.replayed),
+def _worst(seconds: Mapping[int, tuple[Side, Side]]) -> list[dict[str, Any]]:
+    worst = sorted(seconds.items(), key=lambda row: (-_differ(*row[1]), row[0]))[:SECONDS]
+    return [
+        {
+            "second": second,
+            "requests": recorded.total(),
+            "differ": _differ(recorded, replayed),
+            "recorded": _named(recorded),
+            "replayed": _named(replayed),
         }
+        for second, (recorded, replayed) in worst
+        if _differ(recorded, replayed)
+    ]
 
 
-def _named(counts: Counter[Outcome]) -> dict[str, int]:
+def _named(counts: Side) -> dict[str, int]:
     return {f"{decision} {status}": counts[decision, status] for decision, status in sorted(counts)}

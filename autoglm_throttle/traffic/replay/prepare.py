@@ -27,44 +27,159 @@ CONNECTION_FIELDS = frozenset(  # Fields of a single connection: the sender writ
     | {"te", "trailer", "transfer-encoding", "upgrade"}
 )
 
-# Outcomes of a request from the client's view: see `client_outcome`.
-DECISIONS = ("none", "admitted", "degraded", "limited", "shed")
-
-
 UNKNOWN_CLIENT = "unknown-"  # Prefix of the identity text of an unknown client; a number follows
-
 
 # Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted.
 FILLED_AT_MOST = 64 << 20
 
-
 REJECTED_DECISIONS = ("limited", "shed", "degraded")  # Decisions after which the body was not read
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """The replacement for bodies that were not recorded.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """Properties of the requests that a file does not contain.
 
     Raises:
-        TrafficError: both replacements were requested.
+        TrafficError: both replacements for bodies were requested.
     """
 
-    body: bytes | None = None  # The same body for all requests
-    spaces: bool = False  # Whether to send spaces of the recorded length
+    body: bytes | None = None  # Sent where a body was not recorded
+    fill: bool = False  # Whether to send spaces of the recorded length there
+    redaction: Redaction | None = None  # Of a file of GoReplay; None: the default of a recorder
+    priority_header: str = PRIORITY_HEADER  # Header field of the priority; lower case
+    # Whether to send the priority decided by the throttle even if the recorded request stated none: right
+    # if the service under test lacks the basis of that decision, such as a key.
+    decided: bool = False
+    mix: PriorityMix = field(default_factory=PriorityMix)  # Priorities and clients for a trace, without both
+    seed: int = 0  # Seed of their draws
+    target: str = "/v1/predict"  # Request path for a trace
 
     def __post_init__(self) -> None:
-        if self.body is not None and self.spaces:
+        if self.body is not None and self.fill:
             raise TrafficError("missing bodies are filled from a file or with spaces, not both")
 
-    def of(self, entry: RecordedRequest) -> bytes | None:
+    def body_of(self, entry: RecordedRequest) -> bytes | None:
         """Return the body to send; None if it was not recorded and has no replacement."""
         if entry.body is not None or not entry.body_len:
             return entry.body or b""
-        if not self.spaces:
+        if not self.fill:
             return self.body
         if entry.body_len > FILLED_AT_MOST:
             raise TrafficError(f"request {entry.id}: a body of {entry.body_len} bytes is not filled")
         return b" " * entry.body_len
+
+
+class ReplayIndex:
+    """The requests of one loop in columns: their plan and their recorded results, about 30 bytes for each."""
+
+    def __init__(self) -> None:
+        self.statuses: array[int] = array("H")
+        self.degraded: bytearray = bytearray()  # 1: the throttle let a fallback respond
+        self.ms: array[float] = array("f")  # Milliseconds from arrival to the end
+        # Whether a throttle decided on any request; without one, fallbacks cannot be recognized.
+        self.has_decisions: bool = False
+        self.masked: int = 0  # Number of masked targets
+        self._kinds: dict[PlannedRequest, int] = {}
+        self._clients: dict[str, int] = {}
+        self._columns = (array("I"), array("I"), bytearray())  # Kinds, clients and priorities
+
+    def __len__(self) -> int:
+        return len(self.statuses)
+
+    def add(self, entry: RecordedRequest, body: bytes, options: ReplayOptions) -> None:
+        """Append one request."""
+        kinds, clients, priorities = self._columns
+        stated = next((value for name, value in entry.headers if name == options.priority_header), None)
+        names = (text.strip().upper() for text in (entry.priority, stated or ""))
+        priority = next((Priority[name] for name in names if name in Priority.__members__), UNSTATED)
+        request = PlannedRequest(
+            method=entry.method,
+            target=entry.target,
+            headers=tuple(pair for pair in entry.headers if pair[0] not in CONNECTION_FIELDS),
+            body=body,
+            priority=options.decided and stated is None and entry.priority == priority.label,
+        )
+        kinds.append(self._kinds.setdefault(request, len(self._kinds)))
+        client = entry.client or f"{UNKNOWN_CLIENT}{len(clients)}"
+        clients.append(self._clients.setdefault(client, len(self._clients)))
+        priorities.append(priority)
+        self.masked += _is_masked(entry.target)
+        self.statuses.append(entry.status)
+        self.degraded.append(entry.decision == "degraded")
+        self.ms.append(entry.ms)
+        self.has_decisions = self.has_decisions or bool(entry.decision)
+
+    def load(self, offsets: array[float], duration_s: float | None) -> RequestSource:
+        """Build the load of all loops."""
+        kinds, clients, priorities = self._columns
+        count = len(offsets)
+        loops = -(-count // len(kinds))
+        plan = LoadPlan(
+            offsets=offsets,
+            priorities=bytes(priorities * loops)[:count],
+            segments=array("H", bytes(2 * count)),
+            clients=(clients * loops)[:count],
+            kinds=(kinds * loops)[:count],
+            names=("replay",),
+            ends_s=(offsets[-1] if duration_s is None else min(duration_s, offsets[-1]),),
+        )
+        return RequestSource(plan, tuple(self._kinds), tuple(self._clients))
+
+
+def _is_masked(target: str) -> bool:
+    path, _, query = target.partition("?")
+    if path != MASK and any(part == MASK or part.endswith(f";{MASK}") for part in path.split("/")):
+        return True
+    return any(part in (MASK, f"{MASK}={MASK}") for part in query.split("&"))
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A load built from a recording."""
+
+    load: RequestSource
+    # One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None for a trace.
+    recorded: ReplayIndex | None
+    notes: tuple[str, ...] = ()  # Messages on unreadable and skipped parts
+
+
+def prepare(
+    entries: Iterable[RecordedRequest],
+    selection: Selection | None = None,
+    options: ReplayOptions | None = None,
+) -> Replay:
+    """Build the load of a recording.
+
+    Requests with equal contents share one kind, so memory holds each distinct request once. Priority fields
+    are sent as they were recorded.
+
+    Args:
+        entries: in order of time.
+        selection: requests to replay, and their speed; None: all, at the recorded speed.
+        options: bodies and priorities to send; None: the defaults.
+
+    Raises:
+        TrafficError: nothing is left to replay, bodies are missing (it gives their number), or the selection
+            does not fit the recording.
+    """
+    selection, options = selection or Selection(), options or ReplayOptions()
+    times, missing, recorded = array("d"), Counter[tuple[str, str]](), ReplayIndex()
+    for entry in entries:
+        if not selection.includes(entry.t_s, entry.client, entry.id):
+            continue
+        body = options.body_of(entry)
+        if body is None:
+            missing[entry.method, _missing_reason(entry)] += 1
+        else:
+            times.append(entry.t_s)
+            recorded.add(entry, body, options)
+    _raise_if_missing(missing)
+    load = recorded.load(selection.offsets(times), selection.duration_s)
+    note = (
+        f"{recorded.masked} requests have {MASK} where their path or query was masked, and are sent masked:"
+        " the responses may differ from the recorded ones"
+    )
+    return Replay(load, recorded, (note,) if recorded.masked else ())
 
 
 def _raise_if_missing(missing: Counter[tuple[str, str]]) -> None:
@@ -90,181 +205,6 @@ def _missing_reason(entry: RecordedRequest) -> str:
     return "not recorded or not read to the end"
 
 
-@dataclass(slots=True)
-class ReplayIndex:
-    """Recorded results of the replayed requests, in order."""
-
-    statuses: array[int] = field(default_factory=lambda: array("H"))
-    decisions: bytearray = field(default_factory=bytearray)  # Indices into `DECISIONS`
-    ms: array[float] = field(default_factory=lambda: array("f"))  # Milliseconds from arrival to the end
-    # Whether a throttle decided on any request; without one, fallbacks cannot be recognized.
-    has_decisions: bool = False
-
-    def record(self, entry: RecordedRequest) -> None:
-        """Append one request."""
-        self.statuses.append(entry.status)
-        self.decisions.append(
-            DECISIONS.index(client_outcome(entry.status, degraded=entry.decision == "degraded"))
-        )
-        self.ms.append(entry.ms)
-        self.has_decisions = self.has_decisions or bool(entry.decision)
-
-    @property
-    def has_outcomes(self) -> bool:
-        """Whether it contains any response or decision."""
-        return any(self.decisions) or any(self.statuses)
-
-    def __len__(self) -> int:
-        return len(self.statuses)
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """A load built from a recording."""
-
-    load: RequestSource
-    # One loop of it: request ``n`` of the plan is number ``n % len(recorded)``; None for a trace.
-    recorded: ReplayIndex | None
-    notes: tuple[str, ...] = ()  # Messages on unreadable and skipped parts
-
-
-def client_outcome(status: int, *, degraded: bool) -> str:
-    """Classify a request from the client's view, in the same way for recording and replay.
-
-    A response does not show whether a throttle or the application sent its 429 or 503. Status 0 is none.
-    """
-    if degraded and 200 <= status < 300:
-        return "degraded"
-    return {0: "none", 429: "limited", 503: "shed"}.get(status, "admitted")
-
-
-def prepare(
-    entries: Iterable[RecordedRequest],
-    selection: Selection | None = None,
-    bodies: Fill | None = None,
-    *,
-    priority_header: str = PRIORITY_HEADER,
-    decided: bool = False,
-) -> Replay:
-    """Build the load of a recording.
-
-    Requests with equal contents share one kind, so memory holds each distinct request once and about 30 bytes
-    for each request. Priority fields are sent as they were recorded.
-
-    Args:
-        entries: in order of time.
-        selection: requests to replay, and their speed; None: all, at the recorded speed.
-        bodies: replacement for bodies that were not stored.
-        priority_header: header field of the priority; lower case.
-        decided: send the priority decided by the throttle even if the recorded request stated none: right
-            if the service under test lacks the basis of that decision, such as a key.
-
-    Raises:
-        TrafficError: nothing is left to replay, bodies are missing (it gives their number), or the selection
-            does not fit the recording.
-    """
-    chosen, fill = selection or Selection(), bodies or Fill()
-    client_map = _ClientMap(priority_header, decided=decided)
-    times, missing = array("d"), Counter[tuple[str, str]]()
-    for entry in entries:
-        if not chosen.includes(entry.t_s, entry.client, entry.id):
-            continue
-        body = fill.of(entry)
-        if body is None:
-            missing[entry.method, _missing_reason(entry)] += 1
-            continue
-        times.append(entry.t_s)
-        client_map.add(entry, body)
-    _raise_if_missing(missing)
-    offsets = chosen.offsets(times)
-    return Replay(client_map.load(offsets, chosen.duration_s), client_map.recorded, client_map.notes())
-
-
-class _ClientMap:
-    """Maps clients and kinds to numbers, and collects the columns of a plan for one loop."""
-
-    def __init__(self, priority_header: str, *, decided: bool) -> None:
-        self.recorded = ReplayIndex()
-        self._header = priority_header
-        self._decided = decided
-        self._kinds: dict[PlannedRequest, int] = {}
-        self._clients: dict[str, int] = {}
-        self._masked = 0
-        self._columns = (array("I"), array("I"), bytearray())
-
-    def add(self, entry: RecordedRequest, body: bytes) -> None:
-        """Append one request."""
-        priority, stated = self._priority(entry)
-        request = PlannedRequest(
-            method=entry.method,
-            target=entry.target,
-            headers=tuple(pair for pair in entry.headers if pair[0] not in CONNECTION_FIELDS),
-            body=body,
-            priority=self._decided and not stated and entry.priority == priority.label,
-        )
-        kinds, clients, priorities = self._columns
-        kinds.append(self._kinds.setdefault(request, len(self._kinds)))
-        client = entry.client or f"{UNKNOWN_CLIENT}{len(clients)}"
-        clients.append(self._clients.setdefault(client, len(self._clients)))
-        self._masked += _is_masked(entry.target)
-        priorities.append(priority)
-        self.recorded.record(entry)
-
-    def notes(self) -> tuple[str, ...]:
-        """Return messages for the user."""
-        text = (
-            f"{self._masked} requests have {MASK} where their path or query was masked, and are sent "
-            "masked: the responses may differ from the recorded ones"
-        )
-        return (text,) if self._masked else ()
-
-    def load(self, offsets: array[float], duration_s: float | None) -> RequestSource:
-        """Build the load of all loops."""
-        kinds, clients, priorities = self._columns
-        count = len(offsets)
-        loops = -(-count // len(kinds))
-        plan = LoadPlan(
-            offsets=offsets,
-            priorities=bytes(priorities * loops)[:count],
-            segments=array("H", bytes(2 * count)),
-            clients=(clients * loops)[:count],
-            kinds=(kinds * loops)[:count],
-            names=("replay",),
-            ends_s=(offsets[-1] if duration_s is None else min(duration_s, offsets[-1]),),
-        )
-        return RequestSource(plan, tuple(self._kinds), tuple(self._clients))
-
-    def _priority(self, entry: RecordedRequest) -> tuple[Priority, bool]:
-        """Return the effective priority, and whether the client stated one."""
-        stated = next((value for name, value in entry.headers if name == self._header), None)
-        for text in (entry.priority, stated or ""):
-            if text.strip().upper() in Priority.__members__:
-                return Priority[text.strip().upper()], stated is not None
-        return UNSTATED, stated is not None
-
-
-def _is_masked(target: str) -> bool:
-    path, _, query = target.partition("?")
-    if path != MASK and any(part == MASK or part.endswith(f";{MASK}") for part in path.split("/")):
-        return True
-    return any(part in (MASK, f"{MASK}={MASK}") for part in query.split("&"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
-    """Properties of the requests that a file does not contain."""
-
-    bodies: Fill = field(default_factory=Fill)  # Replacement for bodies that were not stored
-    # Fields to read from a file of GoReplay; None: the default of a recorder.
-    redaction: Redaction | None = None
-    priority_header: str = PRIORITY_HEADER
-    decided: bool = False  # Send the decided priority even if the recorded request stated none
-    # Priorities and clients for a trace, which has neither.
-    mix: PriorityMix = field(default_factory=PriorityMix)
-    seed: int = 0  # Seed of their draws
-    target: str = "/v1/predict"  # Request path for a trace
-
-
 def open_replay(
     path: Path, selection: Selection | None = None, options: ReplayOptions | None = None
 ) -> Replay:
@@ -282,9 +222,7 @@ def open_replay(
         return Replay(of_trace(trace, selection, options), None, notes)
     source = open_source(path, redaction=options.redaction)
     entries = sorted(source.entries(), key=lambda entry: entry.t_s) if source.has_bodies else source.entries()
-    made = prepare(
-        entries, selection, options.bodies, priority_header=options.priority_header, decided=options.decided
-    )
+    made = prepare(entries, selection, options)
     return replace(made, notes=(*source.problem_lines(), *made.notes))
 
 

@@ -27,7 +27,7 @@ from autoglm_throttle.traffic.record import (
     RecorderSettings,
     open_recording,
 )
-from autoglm_throttle.traffic.replay import Fill, Replay, Selection, compare_results, is_above, prepare
+from autoglm_throttle.traffic.replay import Replay, ReplayOptions, Selection, compare_results, prepare
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
@@ -161,22 +161,22 @@ def test_the_recording_holds_every_decision(first: list[RecordedRequest]) -> Non
 
 
 def test_in_process_replay_repeats_the_decisions(tmp_path: Path, first: list[RecordedRequest]) -> None:
-    made = prepare(first, None, Fill(body=b"{}"))
+    made = prepare(first, None, ReplayOptions(body=b"{}"))
     result, second = throttled(tmp_path, made.load)
     found = compare_results(made, result)
     assert found is not None
     assert found["requests"] == len(first)
     assert found["changed"] == {"requests": 0, "ratio": 0.0}
-    assert not is_above(found, 0.0)
+    assert found["differ"]["ratio"] == 0.0
     assert [(one.decision, one.reason, one.status, one.client) for one in second] == [
         (one.decision, one.reason, one.status, one.client) for one in first
     ]
 
 
 def test_faster_replay_differs_from_the_recording(tmp_path: Path, first: list[RecordedRequest]) -> None:
-    made: Replay = prepare(first, Selection(speed=2.0), Fill(body=b"{}"))
+    made: Replay = prepare(first, Selection(speed=2.0), ReplayOptions(body=b"{}"))
     result, _ = throttled(tmp_path, made.load)
     found = compare_results(made, result)
     assert found is not None
-    assert is_above(found, 0.05)
+    assert found["differ"]["ratio"] > 0.05
     assert found["seconds"]

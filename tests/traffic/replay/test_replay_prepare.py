@@ -8,8 +8,13 @@ from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import TargetUrl
 from autoglm_throttle.traffic.generator.target import encoder
 from autoglm_throttle.traffic.record import RecordedRequest
-from autoglm_throttle.traffic.replay import Fill, Selection, prepare
+from autoglm_throttle.traffic.replay import ReplayOptions, Selection, prepare
+from autoglm_throttle.traffic.replay.comparison import client_outcome
 from autoglm_throttle.types import Priority
+
+
+def client_outcome_of(status: int, degraded: int) -> str:
+    return client_outcome(status, degraded=bool(degraded))
 
 
 def entry(t_s: float, serial: int = 0, **fields: object) -> RecordedRequest:
@@ -92,7 +97,7 @@ def test_assigned_priority_is_sent_only_with_the_option() -> None:
         entry(2.0),
         entry(3.0, priority="urgent"),
     ]
-    load = prepare(entries, priority_header="x-importance", decided=True).load
+    load = prepare(entries, options=ReplayOptions(priority_header="x-importance", decided=True)).load
     assert [load.requests[kind].priority for kind in load.plan.kinds] == [True, False, False, False]
 
 
@@ -119,12 +124,12 @@ def test_missing_bodies_are_counted_or_filled() -> None:
     ):
         prepare(entries)
 
-    def bodies(fill: Fill) -> list[bytes]:
+    def bodies(fill: ReplayOptions) -> list[bytes]:
         load = prepare(entries, None, fill).load
         return [load.requests[kind].body for kind in load.plan.kinds]
 
-    assert bodies(Fill(spaces=True)) == [b"   ", b"xy", b"", b" "]
-    assert bodies(Fill(body=b"{}")) == [b"{}", b"xy", b"", b"{}"]
+    assert bodies(ReplayOptions(fill=True)) == [b"   ", b"xy", b"", b" "]
+    assert bodies(ReplayOptions(body=b"{}")) == [b"{}", b"xy", b"", b"{}"]
 
 
 def test_missing_bodies_are_reported_with_reasons() -> None:
@@ -145,9 +150,9 @@ def test_missing_bodies_are_reported_with_reasons() -> None:
 
 def test_a_body_is_filled_one_way_and_not_without_end() -> None:
     with pytest.raises(TrafficError, match="not both"):
-        Fill(body=b"", spaces=True)
+        ReplayOptions(body=b"", fill=True)
     with pytest.raises(TrafficError, match="is not filled"):
-        prepare([entry(0.0, body_len=10**15)], None, Fill(spaces=True))
+        prepare([entry(0.0, body_len=10**15)], None, ReplayOptions(fill=True))
 
 
 def test_bodies_of_skipped_requests_need_no_fill() -> None:
@@ -175,8 +180,7 @@ def test_recorded_decisions_are_kept_with_the_load() -> None:
     recorded = prepare(entries).recorded
     assert recorded is not None
     assert list(recorded.statuses) == [200, 429, 503, 200, 200, 429, 503, 404, 0]
-    assert list(recorded.decisions) == [1, 3, 4, 2, 1, 3, 4, 1, 0]
-    assert recorded.has_outcomes
-    unknown = prepare([entry(0.0)]).recorded
-    assert unknown is not None
-    assert not unknown.has_outcomes
+    outcomes = map(client_outcome_of, recorded.statuses, recorded.degraded)
+    assert list(outcomes) == [
+        *("admitted", "limited", "shed", "degraded", "admitted", "limited", "shed", "admitted", "none")
+    ]
