@@ -75,56 +75,31 @@ class RateLimitedLogger:
         LOGGER.log(level, "%s: %s%s", self._prefix, plain(text), more, exc_info=error)
 
 
-class RejectionSampler:
-    """Logs the first rejection for each reason; later ones are counted into one event in ``every_s``."""
-
-    def __init__(self, every_s: float) -> None:
-        self._every_s = every_s
-        self._entries: dict[t.Reason, list[float]] = {}  # time of the next event, rejections since the last
-
-    def record(self, reason: t.Reason, now: float) -> int:
-        """Count a rejection; above 0: log one event with this number of rejections."""
-        entry = self._entries.get(reason)
-        if entry is None:
-            self._entries[reason] = [now + self._every_s, 0]
-            return 1
-        entry[1] += 1
-        if now < entry[0]:
-            return 0
-        count = int(entry[1])
-        entry[0], entry[1] = now + self._every_s, 0
-        return count
-
-    def overdue(self, now: float) -> list[tuple[t.Reason, int]]:
-        """Return counted rejections that should have been logged by now, as after the end of an overload."""
-        due = []
-        for reason, entry in self._entries.items():
-            if entry[1] and now >= entry[0]:
-                due.append((reason, int(entry[1])))
-                entry[0], entry[1] = now + self._every_s, 0
-        return due
-
-
 class EventQueue:
     """Collects log events under a lock and writes them after it: a log handler may be slow.
 
+    The first rejection for each reason is an event; later ones are counted into one event in ``every_s``.
     The lock is held in all methods but `write`; ``hash_caller`` returns the keyed hash of a caller.
     """
 
-    __slots__ = ("_hash_caller", "_lock", "_max_users", "_sampler", "_users_full_logged", "waiting")
+    __slots__ = (
+        *("_every_s", "_hash_caller", "_lock", "_max_users", "_rejections", "_users_full_logged", "waiting"),
+    )
 
     def __init__(
         self,
         lock: contextlib.AbstractContextManager[None],
-        sampler: RejectionSampler,
+        every_s: float,
         hash_caller: Callable[[str], str],
         max_users: int,
     ) -> None:
         self._lock = lock
-        self._sampler = sampler
+        self._every_s = every_s
         self._hash_caller = hash_caller
         self._max_users = max_users
         self._users_full_logged = False
+        # By reason: time of the next event, rejections since the last.
+        self._rejections: dict[t.Reason, list[float]] = {}
         self.waiting: list[LogEvent] = []
 
     def extend(self, events: Iterable[LogEvent]) -> None:
@@ -133,11 +108,16 @@ class EventQueue:
 
     def record_rejection(self, demand: t.Demand, decision: t.Decision, now: float) -> bool:
         """Count a rejection, and queue its event if it is one of the sample; return whether it is."""
-        count = self._sampler.record(decision.reason, now)
-        if count:
-            label, client = t.decision_label(decision.reason), self._hash_caller(demand.user)
-            self.waiting.append(rejection_event(demand, decision, label, count, client))
-        return count > 0
+        entry = self._rejections.get(decision.reason)
+        if entry is None:
+            entry = self._rejections[decision.reason] = [now, 0]
+        entry[1] += 1
+        if now < entry[0]:
+            return False
+        count, name = int(entry[1]), t.decision_label(decision.reason)
+        entry[:] = now + self._every_s, 0
+        self.waiting.append(rejection_event(demand, decision, name, count, self._hash_caller(demand.user)))
+        return True
 
     def record_full_user_table(self) -> None:
         """Queue the event, once, that the user table is full: new users share their network's limit."""
@@ -149,8 +129,10 @@ class EventQueue:
 
     def summarize(self, now: float) -> None:
         """Queue the events of rejections that were counted and not followed by a further one."""
-        for reason, count in self._sampler.overdue(now):
-            self.waiting.append(rejections_summary(reason, t.decision_label(reason), count))
+        for reason, entry in self._rejections.items():
+            if entry[1] and now >= entry[0]:
+                self.waiting.append(rejections_summary(reason, t.decision_label(reason), int(entry[1])))
+                entry[:] = now + self._every_s, 0
 
     def write(self) -> None:
         """Write the queued events, without the lock."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import anyio
@@ -33,7 +32,6 @@ from autoglm_throttle.types import (
     GpuSample,
     Rejected,
 )
-from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.control_loop import ControlLoop
@@ -305,28 +303,19 @@ class Throttle:
     def _build(self, providers: Sequence[GpuProvider]) -> None:
         """Create all parts but the guards: at construction, and anew in a forked child."""
         # Deferred: keeps the import of the package small.
-        from autoglm_throttle.admission.control_loop import ControlLoop, ServiceMeter
+        from autoglm_throttle.admission.control_loop import ControlLoop
 
         settings, now = self.settings, self._clock()
-        hasher = CallerHasher(settings.identity_key)
-        parts = factory.admission_parts(settings, self._clock, hasher, self._redis)
-        queue = factory.event_queue(settings, parts.settlement.lock, hasher)
-        control = factory.controller(settings, now)
-        limits_concurrency = settings.control.policy in factory.WITH_CONCURRENCY_LIMIT
+        parts = factory.admission_parts(settings, self._clock, self._redis)
+        controller = factory.controller(settings, now)
         self.admission = AdmissionController(
             parts,
-            queue,
-            control.control_state(now),
+            controller.control_state(now),
             weak_method(self._refresh),
             dry_run=settings.control.dry_run,
         )
         self.control = ControlLoop(
-            control,
-            self.admission,
-            ServiceMeter(parts.settlement, limits_concurrency=limits_concurrency),
-            queue,
-            partial(factory.gpu_monitor, settings, providers, self._clock),
-            wakes_samplers=not self.is_manual,
+            settings, controller, self.admission, providers, wakes_samplers=not self.is_manual
         )
         if parts.fleet is not None:
             parts.fleet.stop_with(self)

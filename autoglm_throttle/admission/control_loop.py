@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING
 
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
-from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.control.latency import LatencyPercentile
 from autoglm_throttle.control.tiers import occupancy
-from autoglm_throttle.events import EventQueue, gpu_view_events, objective_learned
+from autoglm_throttle.events import gpu_view_events, objective_learned
 from autoglm_throttle.gpu.monitor import GpuMonitor
-from autoglm_throttle.types import ControlState, GpuSample, GpuView, LimiterReport, Outcome, ServiceStats
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
+from autoglm_throttle.settings import Settings
+from autoglm_throttle.types import (
+    ControlState,
+    GpuProvider,
+    GpuSample,
+    GpuView,
+    LimiterReport,
+    Outcome,
+    ServiceStats,
+)
 
 if TYPE_CHECKING:
     from autoglm_throttle.control.adaptive import Controller
@@ -32,24 +41,16 @@ SWEPT_PER_SAMPLE = 100  # Users checked for idleness with each GPU sample: tens 
 class ControlLoop:
     """Passes each reading of the GPUs to the controller, and puts its answer into force.
 
-    Readings arrive on the threads of the `GpuMonitor`; this is its listener.
-
-    Args:
-        controller: computes the control state.
-        admission: enforces it.
-        meter: measures the service by its own requests.
-        events: the queue of log events.
-        make_monitor: makes the GPU monitor from `observe` and `source_lost`.
-        wakes_samplers: whether a request wakes idle samplers; not with ``sampling="manual"``.
+    Readings arrive on the threads of the `GpuMonitor`; this is its listener. A request wakes idle samplers
+    if it ``wakes_samplers``: not with ``sampling="manual"``.
     """
 
     def __init__(
         self,
+        settings: Settings,
         controller: Controller,
         admission: AdmissionController,
-        meter: ServiceMeter,
-        events: EventQueue,
-        make_monitor: Callable[..., GpuMonitor],
+        providers: Sequence[GpuProvider],
         *,
         wakes_samplers: bool,
     ) -> None:
@@ -60,10 +61,8 @@ class ControlLoop:
         self.is_sampling: bool = False
         self.after_sample: Callable[[], object] | None = None  # Called after each sample, without the lock
         self._admission = admission
-        self._parts = admission.parts
         self._settlement = admission.parts.settlement
-        self._meter = meter
-        self.events: EventQueue = events
+        self._latency = LatencyPercentile(DURATION_BUCKETS_S)
         self._wakes_samplers = wakes_samplers
         limits = self._settlement.limiter.view(self._clock())
         # Objective until one is learned; None: one is set, or the event that it was learned was queued.
@@ -71,7 +70,14 @@ class ControlLoop:
         self._memory_s = -math.inf  # When the memory last passed to the limiter was measured
         # Source name -> number of requests admitted at its newest reading.
         self._admitted_by_source: dict[str, int] = {}
-        self.monitor: GpuMonitor = make_monitor(self.observe, self.source_lost)
+        self.monitor: GpuMonitor = GpuMonitor(
+            settings.gpu,
+            settings.verdict,
+            providers,
+            self.observe,
+            self.source_lost,
+            self._settlement.clock,
+        )
         if not self.monitor.has_sources:
             now = self._clock()
             controller.tracker.no_source()
@@ -85,7 +91,7 @@ class ControlLoop:
             source: its name.
             interval_s: promised seconds to its next reading; None: not known.
         """
-        parts = self._parts
+        parts = self._admission.parts
         host_load, host_iowait = self.monitor.host(self._clock())
         with parts.settlement.lock:
             # Read the clock under the lock: a source that waited for it would bring a time in the past.
@@ -93,9 +99,9 @@ class ControlLoop:
             self.sampled_wall_s = time.time()
             parts.settlement.limiter.close_period(now)
             report = self._limiter_report()
-            stats = replace(self._meter.stats(now), host_load=host_load, host_iowait=host_iowait)
+            stats = replace(self._service_stats(now), host_load=host_load, host_iowait=host_iowait)
             view = self.monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
-            self.events.extend(gpu_view_events(self.gpu_view, view))
+            parts.events.extend(gpu_view_events(self.gpu_view, view))
             self._update_memory(view, now)
             self.gpu_view = view
             state = self._publish(self.controller.observe(view, report, stats, now), now)
@@ -104,18 +110,14 @@ class ControlLoop:
             self._schedule_next_read(view, state, source, now)
             parts.settlement.call_ready(now)
             parts.user_limits.sweep(now, SWEPT_PER_SAMPLE)
-            self.events.summarize(now)
+            parts.events.summarize(now)
         self._admission.flush()
         if self.after_sample is not None:
             self.after_sample()
         return state
 
     def source_lost(self, existed: bool) -> None:
-        """Publish the loss of the last source.
-
-        Args:
-            existed: whether a source existed or is configured.
-        """
+        """Publish the loss of the last source; ``existed``: there was one, or one is configured."""
         now = self._clock()
         with self._settlement.lock:
             tracker = self.controller.tracker
@@ -184,7 +186,7 @@ class ControlLoop:
         slo_s = self._settlement.limiter.slo_s
         if not first_s / LEARNED_SLO_CHANGE <= slo_s <= first_s * LEARNED_SLO_CHANGE:
             self._first_slo_s = None
-            self.events.extend([objective_learned(slo_s, first_s)])
+            self._admission.parts.events.extend([objective_learned(slo_s, first_s)])
 
     def _update_memory(self, view: GpuView, now: float) -> None:
         """Pass the memory of a view to the limiter, unless a newer one was passed."""
@@ -210,7 +212,7 @@ class ControlLoop:
 
     def _limiter_report(self) -> LimiterReport:
         """Return the limiter's report, with the number of processes: a fleet shares the nominal rates."""
-        parts = self._parts
+        parts = self._admission.parts
         report = parts.settlement.limiter.report()
         return report if parts.fleet is None else replace(report, processes=parts.fleet.leases.members)
 
@@ -219,33 +221,17 @@ class ControlLoop:
         limiter = self._settlement.limiter
         return LimiterReport(in_flight=limiter.in_flight, limit=limiter.limit)
 
-
-class ServiceMeter:
-    """Turns counters and limiter into the `ServiceStats` of one moment.
-
-    Args:
-        settlement: the counters and the limiter.
-        limits_concurrency: whether the limiter knows the latency without load, and so whether the objective
-            is within reach.
-    """
-
-    __slots__ = ("_latency", "_limits_concurrency", "_settlement")
-
-    def __init__(self, settlement: Settlement, *, limits_concurrency: bool) -> None:
-        self._settlement = settlement
-        self._limits_concurrency = limits_concurrency
-        self._latency = LatencyPercentile(DURATION_BUCKETS_S)
-
-    def stats(self, now: float) -> ServiceStats:
-        """Measure; called under the lock, once for each sample."""
+    def _service_stats(self, now: float) -> ServiceStats:
+        """Measure the service by its own requests; called under the lock, once for each sample."""
         counters, limiter = self._settlement.counters, self._settlement.limiter
         counts = [
             sum(column) for column in zip(*(row.durations.counts for row in counters.classes), strict=True)
         ]
         p95_s = self._latency.update(counts, now)
         slo_s = limiter.slo_s
-        met = self._latency.was_met(slo_s, now)
-        in_reach = not limiter.view(now).slo_unreachable if self._limits_concurrency else met
+        in_reach = self._latency.was_met(slo_s, now)
+        if isinstance(limiter, AdaptiveConcurrencyLimiter):  # it knows the latency without load
+            in_reach = not limiter.view(now).slo_unreachable
         ended = sum(row.outcomes[Outcome.SUCCESS] + row.outcomes[Outcome.SLOW] for row in counters.classes)
         return ServiceStats(
             p95_s=p95_s,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.verdicts import Verdicts
-from autoglm_throttle.events import EventQueue, control_events
+from autoglm_throttle.events import control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
 from autoglm_throttle.limiting.decisions import HasTokens, all_rejected, latest
 from autoglm_throttle.limiting.ticket import TicketCharges
@@ -33,7 +33,6 @@ class AdmissionController:
     def __init__(
         self,
         parts: AdmissionParts,
-        events: EventQueue,
         control_state: ControlState,
         refresh: Callable[[float], object],
         *,
@@ -48,11 +47,10 @@ class AdmissionController:
         self._rate_limiter = parts.rate_limiter
         self._shared_budget = parts.shared_budget
         self._user_limits = parts.user_limits
-        self._quota = parts.quota
         self._store = parts.store
-        self._events = events
+        self._events = parts.events
         self._dry_run = dry_run
-        self.verdicts: Verdicts = Verdicts(parts, events, dry_run=dry_run)
+        self.verdicts: Verdicts = Verdicts(parts, dry_run=dry_run)
         # Runs pending wake-ups, polls the store, writes log events; call it after leaving the lock.
         self.flush: Callable[[], None] = self.verdicts.flush
         self._refresh = refresh
@@ -334,8 +332,8 @@ class AdmissionController:
             return
         if state.ceilings != before.ceilings:
             self.parts.buckets.rescale(state.ceilings, now)
-        if self._quota is not None:
-            self._quota.factor = state.factor
+        if self.parts.quota is not None:
+            self.parts.quota.factor = state.factor
         self._budget_active = state.budget_rps is not None
         self._shared_budget.rescale(state.budget_rps, state.term, now)
         self._events.extend(control_events(before, state, view, now))

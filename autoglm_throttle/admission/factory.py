@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.admission.settlement import Settlement
-from autoglm_throttle.events import EventQueue, RejectionSampler
+from autoglm_throttle.events import EventQueue
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, SharedBudget
@@ -19,14 +19,13 @@ from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.gpu import ENGINES
-from autoglm_throttle.types import Clock, GpuProvider, GpuSample, Policy
+from autoglm_throttle.types import Clock, GpuProvider, Policy
 from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.quota_check import QuotaCheck
     from autoglm_throttle.control.adaptive import Controller
     from autoglm_throttle.control.quota import Quota
-    from autoglm_throttle.gpu.monitor import GpuMonitor
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
@@ -50,21 +49,16 @@ class AdmissionParts:
     quota: Quota | None
     fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
     store: StoreMonitor | None  # Monitors the shared store of user limits; None: they are kept in memory
+    events: EventQueue
 
 
 def admission_parts(
-    settings: Settings, clock: Clock, hasher: CallerHasher, redis: Callable[[], Any] | None = None
+    settings: Settings, clock: Clock, redis: Callable[[], Any] | None = None
 ) -> AdmissionParts:
-    """Create the limits of the settings.
-
-    Args:
-        settings: the configuration.
-        clock: monotonic seconds.
-        hasher: hashes plain user names.
-        redis: makes the client of each event loop, instead of ``settings.redis_url``.
-    """
+    """Create the limits of the settings; ``redis`` makes the client of each event loop, if it is given."""
     now = clock()
     lock = SerialLock()
+    hasher = CallerHasher(settings.identity_key)
     buckets = priority_buckets(settings, now)
     memory = quota(settings)
     rate_limiter: PriorityBuckets | LeasedBuckets | QuotaCheck = buckets
@@ -74,6 +68,11 @@ def admission_parts(
         rate_limiter = QuotaCheck(buckets, memory)
     members = fleet(settings, buckets, lock, clock)
     users = user_limits(settings, hasher, redis, members)
+    monitor: StoreMonitor | None = None
+    if not isinstance(users, UserLimits):
+        from autoglm_throttle.store.monitor import StoreMonitor
+
+        monitor = StoreMonitor(users, lock, clock)
     return AdmissionParts(
         settlement=Settlement(clock, lock, concurrency_limiter(settings, now)),
         buckets=buckets,
@@ -82,34 +81,9 @@ def admission_parts(
         user_limits=users,
         quota=memory,
         fleet=members,
-        store=None if isinstance(users, UserLimits) else store_monitor(users, lock, clock),
+        store=monitor,
+        events=EventQueue(lock, settings.observe.log_refused_every_s, hasher.text, settings.users.max_users),
     )
-
-
-def store_monitor(users: SharedUserLimits, lock: SerialLock, clock: Clock) -> StoreMonitor:
-    """Create the monitor of the shared store; its modules are imported here."""
-    from autoglm_throttle.store.monitor import StoreMonitor
-
-    return StoreMonitor(users, lock, clock)
-
-
-def gpu_monitor(
-    settings: Settings,
-    providers: Sequence[GpuProvider],
-    clock: Clock,
-    observe: Callable[[Sequence[GpuSample], str, float | None], object],
-    source_lost: Callable[[bool], object],
-) -> GpuMonitor:
-    """Create the monitor of the telemetry sources; its modules are imported here."""
-    from autoglm_throttle.gpu.monitor import GpuMonitor
-
-    return GpuMonitor(settings.gpu, settings.verdict, providers, observe, source_lost, clock)
-
-
-def event_queue(settings: Settings, lock: SerialLock, hasher: CallerHasher) -> EventQueue:
-    """Create the queue of log events."""
-    sampler = RejectionSampler(settings.observe.log_refused_every_s)
-    return EventQueue(lock, sampler, hasher.text, settings.users.max_users)
 
 
 def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | LeasedBuckets:
@@ -122,10 +96,7 @@ def priority_buckets(settings: Settings, now: float) -> PriorityBuckets | Leased
 
 
 def fleet(
-    settings: Settings,
-    buckets: PriorityBuckets | LeasedBuckets,
-    lock: SerialLock,
-    clock: Clock,
+    settings: Settings, buckets: PriorityBuckets | LeasedBuckets, lock: SerialLock, clock: Clock
 ) -> FleetSync | None:
     """Create the fleet that renews the leases; None where the rates are local to this process."""
     if isinstance(buckets, PriorityBuckets):
@@ -178,13 +149,14 @@ def user_limits(
 ) -> UserLimits | SharedUserLimits:
     """Create the user limits: in memory, or in the store of the settings.
 
-    Args:
-        settings: the configuration.
-        hasher: hashes plain user names.
-        redis: makes the client of each event loop, instead of ``settings.redis_url``.
-        fleet_sync: knows the number of processes, where ``settings.workers`` does not.
+    ``fleet_sync`` knows the number of processes, where ``settings.workers`` does not.
     """
-    sets = limit_sets(settings)
+    sets = LimitSets(
+        settings.users.by_priority,
+        by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
+        by_route={route.name: route.user_limit for route in settings.routes},
+        address_factor=settings.users.address_factor,
+    )
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserLimits(sets, settings.users.max_users)
@@ -243,16 +215,6 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
         settings.shared_breakers,
         clock,
         cluster=clients.cluster,
-    )
-
-
-def limit_sets(settings: Settings) -> LimitSets:
-    """Create the sets of user limits by plan and route."""
-    return LimitSets(
-        settings.users.by_priority,
-        by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
-        by_route={route.name: route.user_limit for route in settings.routes},
-        address_factor=settings.users.address_factor,
     )
 
 

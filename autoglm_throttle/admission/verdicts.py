@@ -11,7 +11,6 @@ import anyio
 from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
-from autoglm_throttle.events import EventQueue
 from autoglm_throttle.limiting.decisions import latest
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
@@ -27,14 +26,14 @@ _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.
 class Verdicts:
     """Turns decisions into permits and rejections, and gives the holders of tickets their results."""
 
-    def __init__(self, parts: AdmissionParts, events: EventQueue, *, dry_run: bool) -> None:
+    def __init__(self, parts: AdmissionParts, *, dry_run: bool) -> None:
         self.permit: Callable[..., Permit] = Permit  # Makes a permit, with the arguments of `Permit`
         if parts.quota is not None:
             from autoglm_throttle.admission.quota_check import QuotaPermit
 
             self.permit = partial(QuotaPermit, parts.quota)
         self._dry_run = dry_run
-        self._events = events
+        self._events = parts.events
         self._settlement = parts.settlement
         self._clock = parts.settlement.clock
         self._lock = parts.settlement.lock

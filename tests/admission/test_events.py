@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import events
-from autoglm_throttle.events import FAULTS, MAX_DEVICE_EVENTS, LogEvent, RejectionSampler, control_events
+from autoglm_throttle.events import FAULTS, MAX_DEVICE_EVENTS, LogEvent, control_events
 from autoglm_throttle.settings import Problem
 from autoglm_throttle.store.health import HealthChange, HealthState
 from autoglm_throttle.store.monitor import store_changed
@@ -32,6 +32,7 @@ from autoglm_throttle.types import (
     StoreFailureMode,
     TelemetryState,
 )
+from tests.admission.event_queues import event_queue, overdue, record
 
 
 def control_state(
@@ -317,32 +318,32 @@ def test_rejection_event_names_the_caller_by_hash_only() -> None:
 
 
 def test_first_rejection_is_logged_and_the_rest_counted() -> None:
-    sampler = RejectionSampler(10.0)
-    assert sampler.record(Reason.USER, 100.0) == 1
-    assert [sampler.record(Reason.USER, 100.0 + n) for n in range(1, 10)] == [0] * 9
-    assert sampler.record(Reason.RATE, 105.0) == 1, "each reason for itself"
-    assert sampler.record(Reason.USER, 110.0) == 10, "with it the nine that were not written"
-    assert sampler.record(Reason.USER, 119.9) == 0
-    assert sampler.record(Reason.USER, 500.0) == 2
+    queue = event_queue(10.0)
+    assert record(queue, Reason.USER, 100.0) == 1
+    assert [record(queue, Reason.USER, 100.0 + n) for n in range(1, 10)] == [0] * 9
+    assert record(queue, Reason.RATE, 105.0) == 1, "each reason for itself"
+    assert record(queue, Reason.USER, 110.0) == 10, "with it the nine that were not written"
+    assert record(queue, Reason.USER, 119.9) == 0
+    assert record(queue, Reason.USER, 500.0) == 2
 
 
 def test_every_rejection_is_counted_once() -> None:
-    sampler = RejectionSampler(1.0)
-    written = sum(sampler.record(Reason.GPU, n * 0.13) for n in range(1000))
-    assert written + int(sampler._entries[Reason.GPU][1]) == 1000
+    queue = event_queue(1.0)
+    written = sum(record(queue, Reason.GPU, n * 0.13) for n in range(1000))
+    assert written + int(queue._rejections[Reason.GPU][1]) == 1000
 
 
 def test_last_rejections_are_logged_after_the_interval() -> None:
-    sampler = RejectionSampler(10.0)
-    assert sampler.overdue(0.0) == []
+    queue = event_queue(10.0)
+    assert overdue(queue, 0.0) == []
     for instant in (100.0, 101.0, 102.0):
-        sampler.record(Reason.USER, instant)
-    sampler.record(Reason.RATE, 100.0)
-    assert sampler.overdue(109.9) == []
-    assert sampler.overdue(110.0) == [(Reason.USER, 2)], "of the rate nothing was left to tell"
-    assert sampler.overdue(500.0) == []
-    assert sampler.record(Reason.USER, 505.0) == 1
-    assert sampler.record(Reason.USER, 506.0) == 0
+        record(queue, Reason.USER, instant)
+    record(queue, Reason.RATE, 100.0)
+    assert overdue(queue, 109.9) == []
+    assert overdue(queue, 110.0) == [("user", 2)], "of the rate nothing was left to tell"
+    assert overdue(queue, 500.0) == []
+    assert record(queue, Reason.USER, 505.0) == 1
+    assert record(queue, Reason.USER, 506.0) == 0
 
 
 def test_counted_rejections_are_logged_without_a_caller() -> None:

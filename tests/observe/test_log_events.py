@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle import Demand, Permit, Priority, Rejection
-from autoglm_throttle.events import RejectionSampler
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Reason
+from tests.admission.event_queues import event_queue, record
 from tests.gpu.throttled_service import Named, Service
 
 USER = "07f3a9c2d4e5b617"
@@ -215,14 +215,14 @@ def test_each_reason_has_its_own_events(caplog: pytest.LogCaptureFixture) -> Non
     st.lists(st.tuples(st.sampled_from([Reason.USER, Reason.GPU]), st.floats(0.0, 50.0)), max_size=50),
 )
 def test_nothing_is_counted_twice_or_lost(every_s: float, rejections: list[tuple[Reason, float]]) -> None:
-    sampler = RejectionSampler(every_s)
+    queue = event_queue(every_s)
     now, lines = 0.0, []
     report = dict.fromkeys(Reason, 0)
     happened = dict.fromkeys(Reason, 0)
     for reason, after_s in rejections:
         now += after_s
         happened[reason] += 1
-        count = sampler.record(reason, now)
+        count = record(queue, reason, now)
         if count:
             report[reason] += count
             lines.append((reason, now))
