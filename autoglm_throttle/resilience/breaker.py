@@ -18,7 +18,6 @@ from autoglm_throttle.resilience.transitions import (
     OPERATOR_STATES,
     BreakerEvent,
     BreakerStateMachine,
-    describe,
 )
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
@@ -107,11 +106,6 @@ class Breaker:
     def generation(self) -> int:
         """Generation number: rises by one with each change of state."""
         return self.machine.generation
-
-    def describe(self, now: float) -> str:
-        """Return name, state and all figures that are not zero in one line. Has no effects."""
-        parts = describe(self.view(now), self.settings, self._stats.trip_ratio)
-        return f"<Breaker {self.machine.name!r} {', '.join(parts)}>"
 
     def allow(self, now: float) -> GuardPermit | GuardRejection:
         """Request one call; the caller records its outcome exactly once."""
@@ -310,14 +304,11 @@ class Breaker:
         if outcome is Outcome.SUCCESS:
             self._ramp.record_success()
         failed = outcome is Outcome.FAILURE or (slow and self.settings.slow_is is SlowCallMode.FAILURE)
-        stats = self._stats
-        event = stats.record(failed, slow, now)
+        event = self._stats.record(failed, slow, now)
         if event is None:
-            self.fast.success_is_noop = stats.success_is_noop
+            self.fast.success_is_noop = self._stats.success_is_noop
         else:
-            trip_ratio = stats.trip_ratio
             self._transition(event, now)
-            stats.trip_ratio = trip_ratio  # describes the opening until the next transition
 
     def _transition(
         self, event: BreakerEvent, now: float, *, wait_s: float | None = None, rounds: int | None = None

@@ -101,21 +101,6 @@ _CORE_ACTIONS: Final[Mapping[DegradationLevel, tuple[DegradationAction, ...]]] =
 }
 
 
-def choose_action(
-    level: DegradationLevel, feature: Feature, entry_usable: bool, shed: bool
-) -> DegradationAction:
-    """Return the action for a call of a feature; ``shed``: whether the load sheds it."""
-    if shed:
-        return DegradationAction.SHED
-    fallback = feature.fallback
-    available = {
-        DegradationAction.STALE: entry_usable,
-        DegradationAction.STATIC: fallback is not None
-        and (fallback.static is not UNSET or fallback.under_load),
-    }
-    return next((action for action in _CORE_ACTIONS[level] if available[action]), DegradationAction.SERVE)
-
-
 class DegradationController:
     """Degradation level of the process, updated by its callers: a call samples the load if that is due.
 
@@ -167,25 +152,27 @@ class DegradationController:
         """Take a sample if it is due; for a thread that ticks once per interval."""
         self._sample(self._clock(), TICK_TOLERANCE * self._interval_s)
 
-    def sheds(self, feature: Feature) -> bool:
-        """Whether the current load sheds a feature. Core features are never shed."""
-        return self._sheds(feature, self.level())
+    def sheds(self, feature: Feature, level: DegradationLevel | None = None) -> bool:
+        """Whether a feature is shed at a level, or under the current load. Core features are never shed."""
+        if feature.criticality is Criticality.CORE:
+            return False
+        level, above = self.level() if level is None else level, feature.shed_above
+        return level >= DegradationLevel.SHED if above is None else self._levels.is_above(above)
 
     def action(self, feature: Feature, entry_usable: bool) -> DegradationAction:
         """Return the action for a call of a feature; ``entry_usable``: whether its result is cached."""
         level = self.level()
-        return choose_action(level, feature, entry_usable, self._sheds(feature, level))
+        if self.sheds(feature, level):
+            return DegradationAction.SHED
+        fallback = feature.fallback
+        is_static = fallback is not None and (fallback.static is not UNSET or fallback.under_load)
+        available = {DegradationAction.STALE: entry_usable, DegradationAction.STATIC: is_static}
+        return next((each for each in _CORE_ACTIONS[level] if available[each]), DegradationAction.SERVE)
 
     def view(self) -> tuple[DegradationLevel, float | None]:
         """Return the level and the newest load, without a sample."""
         with self._lock:
             return self._levels.level, self._levels.load
-
-    def _sheds(self, feature: Feature, level: DegradationLevel) -> bool:
-        if feature.criticality is Criticality.CORE:
-            return False
-        above = feature.shed_above
-        return level >= DegradationLevel.SHED if above is None else self._levels.is_above(above)
 
     def _sample(self, now: float, after_s: float) -> None:
         if self._lock.is_held():  # this thread is updating the level
@@ -216,10 +203,4 @@ class DegradationController:
         before = self._levels.level
         after = self._levels.observe(load, now)
         if before is not after:
-            self._lock.pending.append(partial(self._notify, partial(self._on_change, before, after, load)))
-
-    def _notify(self, change: Callable[[], object]) -> None:
-        try:
-            change()
-        except Exception as error:  # noqa: BLE001 - the caller that took the sample must not fail
-            self._log.warn("observer", "an observer failed; the state change stands", error=error)
+            self._lock.pending.append(partial(self._on_change, before, after, load))

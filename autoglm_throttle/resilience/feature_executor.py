@@ -220,13 +220,11 @@ class FeatureExecutor:
                 "or guard coroutine functions only"
             )
 
-    def reject_if_shed(self) -> GuardRejection | None:
-        """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
-        return self.reject_shed() if self._degradation.sheds(self.feature) else None
-
-    def would_shed(self) -> GuardRejection | None:
-        """Return the rejection that `reject_if_shed` would return, without counting it."""
-        return self._shed_rejection() if self._degradation.sheds(self.feature) else None
+    def shed_rejection(self, *, counted: bool) -> GuardRejection | None:
+        """Return the rejection of a call that is shed now, or None; for callers without a fallback."""
+        if not self._degradation.sheds(self.feature):
+            return None
+        return self.reject_shed() if counted else self._shed_rejection()
 
     def reject_shed(self) -> GuardRejection:
         """Return the rejection of a shed call, and count it."""

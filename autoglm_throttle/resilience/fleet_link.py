@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -61,11 +62,11 @@ class BreakerStore(Protocol):
 class FleetLink:
     """One breaker's link to its fleet: the leases it holds, and its messages to the store.
 
-    ``notify`` sends a message after the breaker's lock is left, under which it is created.
+    Messages are appended to ``messages`` under the breaker's lock, and sent when it is left.
     """
 
     __slots__ = (
-        *("_is_subscribed", "_leases", "_name", "_notify", "_settings", "is_cold", "probe_request"),
+        *("_is_subscribed", "_leases", "_name", "_messages", "_settings", "is_cold", "probe_request"),
         "store",
     )
 
@@ -74,12 +75,12 @@ class FleetLink:
         name: str,
         settings: BreakerSettings,
         store: BreakerStore,
-        notify: Callable[[Callable[[], object]], None],
+        messages: deque[Callable[[], object]],
     ) -> None:
         self._name = name
         self._settings = settings
         self.store: BreakerStore = store
-        self._notify = notify
+        self._messages = messages
         self._is_subscribed = False
         self._leases: dict[int, ProbeLease] = {}
         self.is_cold: bool = True  # Whether the first state of the store is still unknown
@@ -101,11 +102,11 @@ class FleetLink:
         for change in changes:
             if change.after is BreakerState.OPEN:
                 period = change.retry_after_s, change.rounds, change.cause
-                self._notify(partial(self.store.report_open, self._name, *period))
+                self._messages.append(partial(self.store.report_open, self._name, *period))
 
     def report_operator_state(self, state: BreakerState) -> None:
         """Report an operator command."""
-        self._notify(partial(self.store.report_operator_state, self._name, state))
+        self._messages.append(partial(self.store.report_operator_state, self._name, state))
 
     def add_lease(self, lease: ProbeLease) -> None:
         """Store the lease of a probe that has started."""
@@ -120,4 +121,4 @@ class FleetLink:
     def release(self, lease: ProbeLease, outcome: Outcome = Outcome.NEUTRAL) -> None:
         """Return a lease, with the outcome of its probe."""
         rules = self._settings.successes_needed, self._settings.wait_s(lease.rounds + 1)
-        self._notify(partial(self.store.report_probe, self._name, lease, outcome, *rules))
+        self._messages.append(partial(self.store.report_probe, self._name, lease, outcome, *rules))

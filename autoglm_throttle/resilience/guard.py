@@ -78,7 +78,7 @@ class Guard:
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
             circuit.block()
-            permit = require_permit(circuit.admit())
+            permit = require_permit(circuit.allow(sheds=True))
         else:
             fast.calls += 1
         self._permit = permit
@@ -110,7 +110,7 @@ class Guard:
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
             circuit.block()
-            permit = require_permit(await circuit.admit_async())
+            permit = require_permit(await circuit.allow_async(sheds=True))
         else:
             fast.calls += 1
         self._permit = permit
@@ -182,11 +182,11 @@ class Guard:
         ``max_in_flight`` any other until the state changes. ``view().in_flight`` shows the number of held
         slots. A block or a decorated function always returns its slot.
         """
-        return self.circuit.admit()
+        return self.circuit.allow(sheds=True)
 
     async def allow_async(self) -> GuardPermit | GuardRejection:
         """Request one call as `allow` does, without blocking the event loop on the fleet's store."""
-        return await self.circuit.admit_async()
+        return await self.circuit.allow_async(sheds=True)
 
     def settle(
         self,
@@ -244,8 +244,8 @@ class Guard:
         self.circuit.breaker.operate(BreakerEvent.RESET)
 
     def __repr__(self) -> str:
-        breaker = self.circuit.breaker
-        return f"<Guard {self.name!r} {breaker.read(breaker.core.describe)}>"
+        view = self.view()
+        return f"<Guard {view.name!r} {view.state}, {view.streak} failures in a row, gen {view.generation}>"
 
 
 def decorate(circuit: GuardState, fn: Callable[P, R]) -> Callable[P, R]:

@@ -75,13 +75,11 @@ class FailureStats:
 
     __slots__ = (
         *("_failure_rate", "_failure_window_s", "_failures", "_first_s", "_min_calls", "_slow_rate"),
-        *("_settings", "_window", "last_failure", "streak", "trip_ratio"),
+        *("_settings", "_window", "last_failure", "streak"),
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
         self.streak: int  # consecutive failures
-        # Count and limit of the newest rule that `record` returned, such as ``5/5``; empty after `clear`.
-        self.trip_ratio: str
         self.last_failure: str = ""  # type and text of the newest failure; stays after `clear`
         self._first_s = 0.0
         # Read with each result: an attribute of a pydantic model takes four times as long as one of these.
@@ -113,14 +111,12 @@ class FailureStats:
             self.streak = 1
             self._first_s = now
         if self.streak >= self._failures:
-            self.trip_ratio = f"{self.streak}/{self._failures}"
             return BreakerEvent.FAILURES
         return None if self._window is None else self._exceeded_rate(self._window.add(failed, slow, now))
 
     def clear(self) -> None:
         """Discard all results."""
         self.streak = 0
-        self.trip_ratio = ""
         settings = self._settings
         needs_window = not settings.trip <= {TripRule.CONSECUTIVE}
         self._window = ResultWindow(settings.window, settings.window_s) if needs_window else None
@@ -130,9 +126,7 @@ class FailureStats:
         if calls < self._min_calls:
             return None
         if failures / calls >= self._failure_rate:
-            self.trip_ratio = f"{failures}/{calls}"
             return BreakerEvent.FAILURE_RATE
         if slow / calls >= self._slow_rate:
-            self.trip_ratio = f"{slow}/{calls}"
             return BreakerEvent.SLOW_RATE
         return None

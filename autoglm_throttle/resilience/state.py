@@ -69,11 +69,8 @@ class Executor(Protocol):
     def check_function(self, *, asynchronous: bool) -> None:
         """Raise TypeError if functions of this kind cannot use the fallback."""
 
-    def would_shed(self) -> GuardRejection | None:
-        """Return the rejection of a call that would be shed now, or None. Has no effects."""
-
-    def reject_if_shed(self) -> GuardRejection | None:
-        """Return the rejection of a shed call and count it, or None; for callers without a fallback."""
+    def shed_rejection(self, *, counted: bool) -> GuardRejection | None:
+        """Return the rejection of a call that is shed now, or None; for callers without a fallback."""
 
 
 class ThreadSafeBreaker:
@@ -84,7 +81,7 @@ class ThreadSafeBreaker:
     """
 
     __slots__ = (
-        *("_clock", "_fault_log", "_lock", "_on_transitions"),
+        *("_clock", "_lock", "_on_transitions"),
         *("core", "fleet", "open_period"),
     )
 
@@ -94,18 +91,16 @@ class ThreadSafeBreaker:
         clock: Clock,
         store: BreakerStore | None,
         on_transitions: TransitionsObserver | None,
-        fault_log: RateLimitedLogger,
     ) -> None:
         self.core: Breaker = core
         self._clock = clock
         self._on_transitions = on_transitions
         self._lock = SerialLock()
-        self._fault_log = fault_log
         # The newest open period, known from a rejection: that, the generation, and monotonic seconds.
         self.open_period: tuple[GuardRejection, int, float] | None = None
         name = core.machine.name
         self.fleet: FleetLink | None = (  # Link to the fleet; None: this process decides alone
-            None if store is None else FleetLink(name, core.settings, store, self._notify_later)
+            None if store is None else FleetLink(name, core.settings, store, self._lock.pending)
         )
 
     def allow(self, *, lease_required: bool) -> GuardPermit | GuardRejection:
@@ -119,10 +114,9 @@ class ThreadSafeBreaker:
             return GuardRejection(core.machine.name, BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
         now = self._clock()
         with self._lock:
-            generation = core.generation
             core.slots.lease_required = lease_required
             answer = core.allow(now)
-            if core.generation != generation:
+            if core.machine.pending:
                 self._publish(is_local=True)
             if isinstance(answer, GuardRejection) and answer.state is BreakerState.OPEN:
                 self.open_period = answer, core.generation, now
@@ -148,13 +142,12 @@ class ThreadSafeBreaker:
         """Start a probe with a lease; if the state has changed meanwhile, the lease is returned."""
         core = self.core
         with self._lock:
-            generation = core.generation
             answer = core.grant_probe(lease, self._clock())
             if isinstance(answer, GuardPermit) and answer.fence:
                 fleet.add_lease(lease)
             else:
                 fleet.release(lease)
-            if core.generation != generation:
+            if core.machine.pending:
                 self._publish(is_local=False)
         return answer
 
@@ -168,39 +161,27 @@ class ThreadSafeBreaker:
         with self._lock:
             return question(self._clock())
 
-    def _notify_later(self, message: Callable[[], object]) -> None:
-        """Send a message in order, by one thread at a time, when the lock is left."""
-        self._lock.pending.append(partial(self._send, message))
-
-    def _send(self, message: Callable[[], object]) -> None:
-        try:
-            message()
-        except Exception as error:  # noqa: BLE001 - the caller that made the change must not fail
-            self._fault_log.warn("observer", "an observer failed; the state change stands", error=error)
-
     def _apply(self, action: Callable[[float], None], *, is_local: bool) -> None:
-        generation = self.core.generation
         action(self._clock())
-        if self.core.generation != generation:
+        if self.core.machine.pending:
             self._publish(is_local=is_local)
 
     def _record(self, permit: GuardPermit, outcome: Outcome, failure_text: str, now: float) -> None:
         core = self.core
         if failure_text:
             core.record_failure_text(failure_text)
-        generation = core.generation
         core.record(permit, outcome, now)
-        if core.generation != generation:
+        if core.machine.pending:
             # The store derives the opening from the probe's result itself: do not report it twice.
             self._publish(is_local=not permit.fence)
         if self.fleet is not None and permit.fence:
             self.fleet.finish_probe(permit.fence, outcome)
 
     def _publish(self, *, is_local: bool) -> None:
-        """Queue the transitions for the observers, and local openings for the fleet unless metrics-only."""
+        # Messages are sent in order, by one thread at a time, when the lock is left.
         changes = self.core.machine.drain()
-        if changes and self._on_transitions is not None:
-            self._notify_later(partial(self._on_transitions, changes))
+        if self._on_transitions is not None:
+            self._lock.pending.append(partial(self._on_transitions, changes))
         if is_local and self.fleet is not None and not self.core.machine.metrics_only:
             self.fleet.report_open(changes)
 
@@ -263,8 +244,7 @@ class GuardState:
     def rebuild(self, store: BreakerStore | None, on_transitions: TransitionsObserver | None) -> None:
         """Build all parts with a state anew, for another process: without calls, results and executor.
 
-        Name, settings, classifier and the commands of operators stay. A permit issued before is stale, and
-        the states of the fleet arrive after `subscribe`.
+        The commands of operators stay. Permits issued before are stale.
         """
         keep_parent_part((self.breaker, self._executor))
         self._build(Breaker(self.name, self.settings, predecessor=self.breaker.core), store, on_transitions)
@@ -273,7 +253,7 @@ class GuardState:
         self, core: Breaker, store: BreakerStore | None, on_transitions: TransitionsObserver | None
     ) -> None:
         self._executor = None
-        self.breaker = ThreadSafeBreaker(core, self.clock, store, on_transitions, self.fault_log)
+        self.breaker = ThreadSafeBreaker(core, self.clock, store, on_transitions)
         self._update_fast_path()
 
     @property
@@ -311,30 +291,26 @@ class GuardState:
             fast.rejected[rejection.cause] += 1
             raise GuardRejected(rejection, remaining_s)
 
-    def admit(self) -> GuardPermit | GuardRejection:
-        """Request one call for a caller without a fallback: rejected while the feature is shed."""
-        shed_rejection = None if self._executor is None else self._executor.reject_if_shed()
-        return self.allow() if shed_rejection is None else shed_rejection
-
-    async def admit_async(self) -> GuardPermit | GuardRejection:
-        """Request one call as `admit` does, without blocking the event loop."""
-        shed_rejection = None if self._executor is None else self._executor.reject_if_shed()
-        return await self.allow_async() if shed_rejection is None else shed_rejection
-
-    def allow(self) -> GuardPermit | GuardRejection:
-        """Request one call.
+    def allow(self, sheds: bool = False) -> GuardPermit | GuardRejection:
+        """Request one call; ``sheds``: for a caller without a fallback, rejected while the feature is shed.
 
         Waits only for the fleet's store, at most its deadline: for the first state of a guard, and for the
         lease of a probe.
         """
-        fleet = self.breaker.fleet
+        fleet, executor = self.breaker.fleet, self._executor
+        rejection = executor.shed_rejection(counted=True) if sheds and executor is not None else None
+        if rejection is not None:
+            return rejection
         if fleet is None:
             return self.breaker.allow(lease_required=False)
         return drive_sync(self._allow_by_fleet(fleet))
 
-    async def allow_async(self) -> GuardPermit | GuardRejection:
+    async def allow_async(self, sheds: bool = False) -> GuardPermit | GuardRejection:
         """Request one call as `allow` does, without blocking the event loop."""
-        fleet = self.breaker.fleet
+        fleet, executor = self.breaker.fleet, self._executor
+        rejection = executor.shed_rejection(counted=True) if sheds and executor is not None else None
+        if rejection is not None:
+            return rejection
         if fleet is None:
             return self.breaker.allow(lease_required=False)
         return await drive_async(self._allow_by_fleet(fleet))
@@ -412,7 +388,8 @@ class GuardState:
 
     def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
-        shed_rejection = None if self._executor is None else self._executor.would_shed()
+        executor = self._executor
+        shed_rejection = None if executor is None else executor.shed_rejection(counted=False)
         return shed_rejection or self.breaker.read(self.breaker.core.rejection)
 
     def state(self) -> BreakerState:

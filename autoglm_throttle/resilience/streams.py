@@ -46,7 +46,7 @@ def guarded_generator(circuit: GuardState, fn: Callable[..., Any]) -> Callable[.
     def guarded(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
         inner = fn(*args, **kwargs)
         circuit.block()
-        with _start_stream(circuit, circuit.admit()) as observer:
+        with _start_stream(circuit, circuit.allow(sheds=True)) as observer:
             return (yield from _GuardedGenerator(inner, observer))
 
     return guarded
@@ -59,7 +59,7 @@ def guarded_async_generator(circuit: GuardState, fn: Callable[..., Any]) -> Call
     async def guarded(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: ANN401
         inner = fn(*args, **kwargs)
         circuit.block()
-        permit = await circuit.admit_async()
+        permit = await circuit.allow_async(sheds=True)
         items = _InnerItems(circuit, inner)
         try:
             with _start_stream(circuit, permit) as stream:

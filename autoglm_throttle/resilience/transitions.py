@@ -7,7 +7,7 @@ end an operator's decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -17,7 +17,6 @@ from autoglm_throttle.types import (
     BreakerMode,
     BreakerState,
     BreakerTransition,
-    BreakerView,
     RemoteBreakerState,
 )
 
@@ -112,8 +111,8 @@ class BreakerStateMachine:
     """
 
     __slots__ = (
-        *("_pending", "_settings", "cause", "generation", "is_commanded", "metrics_only"),
-        *("name", "opened_s", "rejection_cause", "rounds", "state", "wait_s"),
+        *("_settings", "cause", "generation", "is_commanded", "metrics_only"),
+        *("name", "opened_s", "pending", "rejection_cause", "rounds", "state", "wait_s"),
     )
 
     def __init__(
@@ -121,7 +120,7 @@ class BreakerStateMachine:
     ) -> None:
         self.name: str = name
         self._settings = settings
-        self._pending: list[BreakerTransition] = []
+        self.pending: list[BreakerTransition] = []  # transitions that were not yet published, oldest first
         self.state: BreakerState = BreakerState.CLOSED
         self.cause: BreakerCause | None = None  # cause of the newest transition
         # Cause of rejections while no call is admitted.
@@ -147,13 +146,8 @@ class BreakerStateMachine:
     ) -> bool:
         """Apply the transition that the table has for an event; return whether it has one.
 
-        A transition to the current state starts a generation, but is not published.
-
-        Args:
-            event: the event.
-            now: monotonic seconds.
-            wait_s: length of this open period; None: as the settings say.
-            rounds: counted by the fleet; None: counted here.
+        A transition to the current state starts a generation, but is not published. ``wait_s`` is the length
+        of this open period, None: as the settings say; ``rounds`` those of the fleet, None: counted here.
         """
         before = self.state
         row = TRANSITIONS.get((before, event))
@@ -176,7 +170,7 @@ class BreakerStateMachine:
             self.rejection_cause = BreakerCause.OPERATOR
         if after is not before:
             retry_s = self.wait_s if after is BreakerState.OPEN else 0.0
-            self._pending.append(
+            self.pending.append(
                 BreakerTransition(self.name, before, after, cause, now, self.generation, retry_s, self.rounds)
             )
         return True
@@ -213,27 +207,6 @@ class BreakerStateMachine:
         return max(0.0, self.remaining_s(now)) if self.state is BreakerState.OPEN else 0.0
 
     def drain(self) -> list[BreakerTransition]:
-        """Take the transitions that were not yet published, oldest first."""
-        pending, self._pending = self._pending, []
+        """Take the pending transitions."""
+        pending, self.pending = self.pending, []
         return pending
-
-
-def describe(view: BreakerView, settings: BreakerSettings, trip_ratio: str) -> Iterator[str]:
-    """Yield state and all figures of a breaker that are not zero, for logs and bug reports."""
-    state, limit, window = view.machine, settings.max_in_flight, view.window_calls
-    is_open, is_probing = state is BreakerState.OPEN, state is BreakerState.HALF_OPEN
-    succeeded = f"{view.probe_successes}/{settings.successes_needed} succeeded"
-    parts = (
-        (not is_open, str(state)),
-        (is_open, f"{state} by {view.cause} {trip_ratio}".rstrip()),
-        (is_open, f"{view.retry_after_s:.1f} s left" if view.retry_after_s else "due for a probe"),
-        (view.metrics_only, "metrics only"),
-        (is_probing, f"{view.probes} in flight, {succeeded}"),
-        (limit and not is_probing, f"{view.in_flight}/{limit} in flight"),
-        (view.streak, f"streak {view.streak}/{settings.failures}"),
-        (window, f"{view.window_failures} failed and {view.window_slow} slow of {window}"),
-        (True, f"gen {view.generation}"),
-        (view.rounds and state is not BreakerState.CLOSED, f"round {view.rounds}"),
-        (view.stale_results, f"{view.stale_results} stale"),
-    )
-    return (text for is_shown, text in parts if is_shown)

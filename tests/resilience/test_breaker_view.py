@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from autoglm_throttle.resilience.breaker import Breaker
 from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.types import (
     BreakerCause,
-    BreakerMode,
     BreakerState,
     BreakerView,
     GuardPermit,
@@ -19,7 +14,7 @@ from autoglm_throttle.types import (
     SlowCallMode,
     TripRule,
 )
-from tests.resilience.breaking import BEGAN, breaker, called, opened, ramping, taken
+from tests.resilience.breaking import BEGAN, breaker, called, opened, taken
 
 OK, FAIL, SLOW = Outcome.SUCCESS, Outcome.FAILURE, Outcome.SLOW
 DUE = BEGAN + 10
@@ -151,26 +146,3 @@ def forced() -> Breaker:
     core = breaker()
     core.operate(BreakerEvent.FORCE, BEGAN)
     return core
-
-
-@pytest.mark.parametrize(
-    ("made", "now", "reports"),
-    [
-        (breaker, BEGAN, "'it' closed, gen 0"),
-        (lambda: breaker(mode=BreakerMode.DISABLED), BEGAN, "'it' disabled, gen 0"),
-        (lambda: breaker(mode=BreakerMode.METRICS_ONLY), BEGAN, "'it' closed, metrics only, gen 0"),
-        (forced, BEGAN, "'it' forced_open, gen 1"),
-        (window, BEGAN, "'it' closed, streak 2/5, 3 failed and 1 slow of 4, gen 0"),
-        (after_stale_results, BEGAN + 2.75, "'it' open by failures 1/1, 7.2 s left, gen 1, 3 stale"),
-        (by_rate, BEGAN, "'it' open by failure_rate 6/10, 10.0 s left, gen 1"),
-        (by_slowness, BEGAN, "'it' open by slow_rate 10/10, 10.0 s left, gen 1"),
-        (elsewhere, BEGAN, "'it' open by remote, 7.2 s left, gen 1, round 1"),
-        (due, DUE, "'it' open by failures 1/1, due for a probe, gen 1, 1 stale"),
-        (half_way, BEGAN, "'it' half_open, 1 in flight, 1/3 succeeded, gen 2"),
-        (lambda: ramping(ramp=(0.5,)), BEGAN, "'it' ramping, gen 3"),
-        (full, BEGAN, "'it' closed, 1/3 in flight, gen 0"),
-        (closed_again, BEGAN, "'it' closed, gen 5"),
-    ],
-)
-def test_description_shows_state_and_counts(made: Callable[[], Breaker], now: float, reports: str) -> None:
-    assert made().describe(now) == f"<Breaker {reports}>"

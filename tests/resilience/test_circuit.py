@@ -170,13 +170,13 @@ def test_shed_feature_is_rejected_before_the_breaker() -> None:
     shed = GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
     circuit.executor = Shedding(shed)
     direct.append(circuit.fast.is_direct)
-    assert circuit.admit() is shed
+    assert circuit.allow(sheds=True) is shed
     assert circuit.view().calls == 0
     circuit.executor = Shedding(None)
-    passed(circuit.admit())
+    passed(circuit.allow(sheds=True))
     circuit.executor = None
     direct.append(circuit.fast.is_direct)
-    passed(circuit.admit())
+    passed(circuit.allow(sheds=True))
     assert direct == [True, False, True]
 
 
@@ -203,7 +203,7 @@ def test_raising_observer_is_logged_and_harmless(caplog: pytest.LogCaptureFixtur
     assert circuit.state() is BreakerState.OPEN
     circuit.breaker.operate(BreakerEvent.RESET)
     assert circuit.state() is BreakerState.CLOSED
-    assert [(line.name, line.levelno) for line in caplog.records] == [("autoglm_throttle", logging.WARNING)]
+    assert [(line.name, line.levelno) for line in caplog.records] == [("autoglm_throttle", logging.ERROR)] * 2
     assert "the observer's own" in caplog.text
 
 

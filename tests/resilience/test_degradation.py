@@ -7,8 +7,8 @@ import math
 import pytest
 
 from autoglm_throttle.resilience.degradation import (
+    DegradationController,
     DegradationLevels,
-    choose_action,
 )
 from autoglm_throttle.resilience.fallback import DegradationAction, Fallback, Feature
 from autoglm_throttle.settings.groups.breaker import DegradationSettings
@@ -152,35 +152,39 @@ COMPUTED = Feature("x", Criticality.CORE, Fallback(dynamic=str))
 CHEAP = Feature("x", Criticality.CORE, Fallback(dynamic=str, under_load=True))
 LEFT_OUT = Feature("x", Criticality.NON_CORE)
 GRADED = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed_above=0.99)
+EARLY = Feature("x", Criticality.NON_CORE, Fallback(static=1, stale=True), shed_above=0.3)
 
 
 @pytest.mark.parametrize(
-    ("level", "feature", "usable", "shed", "choice"),
+    ("load", "feature", "usable", "choice"),
     [
-        (FULL, GIVEN, True, False, DegradationAction.SERVE),
-        (SHED, GIVEN, True, False, DegradationAction.SERVE),
-        (STALE, GIVEN, True, False, DegradationAction.STALE),
-        (STALE, GIVEN, False, False, DegradationAction.SERVE),
-        (STATIC, GIVEN, True, False, DegradationAction.STATIC),
-        (STATIC, GIVEN, False, False, DegradationAction.STATIC),
-        (STATIC, KEPT, True, False, DegradationAction.STALE),
-        (STATIC, KEPT, False, False, DegradationAction.SERVE),
-        (STATIC, BARE, False, False, DegradationAction.SERVE),
-        (STATIC, COMPUTED, False, False, DegradationAction.SERVE),
-        (STALE, CHEAP, False, False, DegradationAction.SERVE),
-        (STATIC, CHEAP, False, False, DegradationAction.STATIC),
-        (FULL, LEFT_OUT, True, False, DegradationAction.SERVE),
-        (SHED, LEFT_OUT, True, True, DegradationAction.SHED),
-        (STALE, LEFT_OUT, True, True, DegradationAction.SHED),
-        (STATIC, LEFT_OUT, True, True, DegradationAction.SHED),
-        (FULL, GRADED, True, True, DegradationAction.SHED),
-        (SHED, GRADED, True, False, DegradationAction.SERVE),
-        (STALE, GRADED, True, False, DegradationAction.STALE),
-        (STATIC, GRADED, False, False, DegradationAction.STATIC),
-        (STATIC, GRADED, True, True, DegradationAction.SHED),
+        (0.50, GIVEN, True, DegradationAction.SERVE),
+        (0.85, GIVEN, True, DegradationAction.SERVE),
+        (0.92, GIVEN, True, DegradationAction.STALE),
+        (0.92, GIVEN, False, DegradationAction.SERVE),
+        (0.97, GIVEN, True, DegradationAction.STATIC),
+        (0.97, GIVEN, False, DegradationAction.STATIC),
+        (0.97, KEPT, True, DegradationAction.STALE),
+        (0.97, KEPT, False, DegradationAction.SERVE),
+        (0.97, BARE, False, DegradationAction.SERVE),
+        (0.97, COMPUTED, False, DegradationAction.SERVE),
+        (0.92, CHEAP, False, DegradationAction.SERVE),
+        (0.97, CHEAP, False, DegradationAction.STATIC),
+        (0.50, LEFT_OUT, True, DegradationAction.SERVE),
+        (0.85, LEFT_OUT, True, DegradationAction.SHED),
+        (0.92, LEFT_OUT, True, DegradationAction.SHED),
+        (0.97, LEFT_OUT, True, DegradationAction.SHED),
+        (0.50, EARLY, True, DegradationAction.SHED),
+        (0.85, GRADED, True, DegradationAction.SERVE),
+        (0.92, GRADED, True, DegradationAction.STALE),
+        (0.97, GRADED, False, DegradationAction.STATIC),
+        (0.995, GRADED, True, DegradationAction.SHED),
     ],
 )
-def test_level_selects_the_action_for_a_feature(
-    level: DegradationLevel, feature: Feature, usable: bool, shed: bool, choice: DegradationAction
+def test_load_selects_the_action_for_a_feature(
+    load: float, feature: Feature, usable: bool, choice: DegradationAction
 ) -> None:
-    assert choose_action(level, feature, usable, shed) is choice
+    settings = DegradationSettings(samples=1)
+    degradation = DegradationController(settings, lambda: load, 1.0, lambda: 0.0, lambda *_: None)
+    degradation.register(feature)
+    assert degradation.action(feature, usable) is choice

@@ -401,14 +401,14 @@ def test_a_failing_call_keeps_no_frames_alive(fallback: Fallback | None, face: s
 
 def test_blocks_are_rejected_while_the_feature_is_shed() -> None:
     bench = Bench(Fallback(static="static"), NON_CORE)
-    assert bench.served.reject_if_shed() is None
+    assert bench.served.shed_rejection(counted=True) is None
     bench.at(SHED)
     rejection = GuardRejection("related", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
-    assert bench.served.would_shed() == rejection
+    assert bench.served.shed_rejection(counted=False) == rejection
     assert bench.counted() == {}
-    assert bench.served.reject_if_shed() == rejection
+    assert bench.served.shed_rejection(counted=True) == rejection
     assert bench.counted() == {("shed", "load"): 1}
-    assert Bench(None).at(STATIC).served.reject_if_shed() is None
+    assert Bench(None).at(STATIC).served.shed_rejection(counted=True) is None
 
 
 def test_each_answer_is_counted_under_the_guard_s_name(face: str) -> None:

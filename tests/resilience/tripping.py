@@ -54,10 +54,8 @@ class Shedding:
     def check_function(self, *, asynchronous: bool) -> None:
         """Accept any function."""
 
-    def would_shed(self) -> GuardRejection | None:
-        return self.rejection
-
-    def reject_if_shed(self) -> GuardRejection | None:
+    def shed_rejection(self, *, counted: bool) -> GuardRejection | None:
+        del counted
         return self.rejection
 
 

@@ -126,10 +126,7 @@ class HttpCall:
         fast = circuit.fast
         permit = fast.permit if fast.is_direct or (fast.is_synced and not sheds) else None
         if permit is None:
-            admission = (
-                (circuit.admit, circuit.admit_async) if sheds else (circuit.allow, circuit.allow_async)
-            )
-            answer: GuardPermit | GuardRejection = yield Call(*admission)
+            answer: GuardPermit | GuardRejection = yield Call(circuit.allow, circuit.allow_async, (sheds,))
             if isinstance(answer, GuardRejection):
                 return GuardedAttempt(rejection=answer)
             permit = answer

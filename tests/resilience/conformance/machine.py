@@ -51,7 +51,6 @@ class Machine(EventRunner):
         self.breaker.record(self.calls[name], OUTCOMES[outcome], self.now)
 
     def look(self) -> None:
-        self.breaker.describe(self.now)
         self.breaker.view(self.now)
         self.breaker.state(self.now)
         self.breaker.rejection(self.now)
