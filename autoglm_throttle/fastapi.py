@@ -24,8 +24,7 @@ from autoglm_throttle.asgi import (
     permit_of,
 )
 from autoglm_throttle.asgi.marks import visible_routes
-from autoglm_throttle.asgi.middleware import TRY_AGAIN_LATER, close_reason
-from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by
+from autoglm_throttle.asgi.responses import TRY_AGAIN_LATER, ResponseBuilder, close_reason, rejected_by
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.asgi.scope import attribute_to_throttle
 from autoglm_throttle.events import LOGGER

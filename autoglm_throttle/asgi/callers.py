@@ -149,11 +149,8 @@ class RequestClassifier:
             if self._first_peers is not None:
                 self._count_peer(scope, self._first_peers)
             stated = b""
-            wanted, anonymous_demands, priority_header = (
-                self._wanted,
-                self._anonymous_demands,
-                self._priority_header,
-            )
+            wanted, priority_header = self._wanted, self._priority_header
+            anonymous_demands = self._anonymous_demands
             for name, value in scope["headers"]:
                 if name in wanted:
                     if name in _BODY_FIELDS:

@@ -6,11 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
-from starlette.requests import ClientDisconnect
-from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle._runtime import weak_method
-from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.callers import BODY, STREAM, WEBSOCKET, Identify, RequestClassifier
@@ -20,6 +17,7 @@ from autoglm_throttle.asgi.response_tracker import ResponseTracker, degraded_hea
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.asgi.scope import (
+    CLIENT_DISCONNECTS,
     MARKER,
     App,
     Receive,
@@ -39,15 +37,8 @@ if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker import AppBreaker
 
 
-TRY_AGAIN_LATER = 1013  # WebSocket close code (IANA registry, RFC 6455): the server is overloaded
-
-# Bytes of the reason in a close frame, RFC 6455 section 5.5; a guard's name may be longer.
-MAX_REASON_BYTES = 123
-
 # Longest wait at startup for a first sample of each source, if ``GPU_REQUIRED`` is set.
 FIRST_SAMPLE_TIMEOUT_S = 5.0
-
-CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
 
 
 class ThrottleMiddleware:
@@ -97,7 +88,7 @@ class ThrottleMiddleware:
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
         self._response_builder = ResponseBuilder(settings.responses)
-        # Gives slots back while requests wait for their clients.
+        self._send_rejection = self._response_builder.send_rejection
         self.slot_watch: SlotWatch = SlotWatch(throttle)
         self._exempt = frozenset(settings.callers.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
@@ -109,9 +100,8 @@ class ThrottleMiddleware:
         # It imports all guards, which are not needed without a breaker.
         from autoglm_throttle.asgi.app_breaker import AppBreaker
 
-        self.app = self._breaker = AppBreaker(
-            self.app, self.throttle, name, self._classifier.demand, self._send_rejection
-        )
+        demand, send_rejection = self._classifier.demand, self._send_rejection
+        self.app = self._breaker = AppBreaker(self.app, self.throttle, name, demand, send_rejection)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
         """Handle one connection."""
@@ -330,25 +320,6 @@ class ThrottleMiddleware:
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
             self._record_oddity("malformed_scope")
 
-    async def _send_rejection(
-        self, scope: Scope, send: Send, decision: Decision, cause: str = "load"
-    ) -> None:
-        attribute_to_throttle(scope, cause if decision.reason in REPLACEABLE else "")
-        status, fields, body = self._response_builder.rejection(decision)
-        prefix = "http.response"
-        if scope["type"] == "websocket":
-            extensions = scope.get("extensions")
-            if not (isinstance(extensions, dict) and "websocket.http.response" in extensions):
-                await send(
-                    {"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": close_reason(decision)}
-                )
-                return
-            prefix = "websocket.http.response"
-        elif scope.get("method") == "HEAD":
-            body = b""
-        await send({"type": f"{prefix}.start", "status": status, "headers": fields})
-        await send({"type": f"{prefix}.body", "body": body})
-
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.throttle.start()
         try:
@@ -400,11 +371,6 @@ def _decision(rejected: Rejected | GuardRejected) -> tuple[Decision, str]:
     if isinstance(rejected, Rejected):
         return rejected.decision, "load"
     return rejected_by(rejected.rejection), rejected.rejection.cause
-
-
-def close_reason(decision: Decision) -> str:
-    """Return the reason in the close frame of a rejected websocket."""
-    return decision.detail.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 def _source_error(source: SourceView) -> str:

@@ -6,17 +6,13 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from starlette.requests import ClientDisconnect
-from starlette.websockets import WebSocketDisconnect
-
-from autoglm_throttle.asgi.scope import FailureAttribution, Message, Receive, Send
+from autoglm_throttle.asgi.scope import CLIENT_DISCONNECTS, FailureAttribution, Message, Receive, Send
 from autoglm_throttle.resilience.classify import apply_slow_limit, status_outcome
 from autoglm_throttle.types import BreakerState, GuardPermit, Outcome, Rejected
 
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.state import GuardState
 
-CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
 STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
 BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
 PARTS = BODIES | {"http.response.pathsend", "http.response.zerocopysend"}

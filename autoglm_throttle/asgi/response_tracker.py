@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
@@ -91,7 +91,7 @@ class ResponseTracker:
         if not self._permit.settled:
             self._permit.settle(outcome)
 
-    async def end_slow_body(self, scope: Mapping[str, Any]) -> None:
+    async def end_slow_body(self, scope: Scope) -> None:
         """End a request whose body makes no progress: with 408, unless the response has started."""
         self._watch.record_oddity("body_timeout")
         self.client_disconnected = True

@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil, isfinite, isinf
-from typing import Any
 
-from autoglm_throttle.asgi.scope import Send
+from autoglm_throttle.admission.counters import REPLACEABLE
+from autoglm_throttle.asgi.scope import Scope, Send, attribute_to_throttle
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, Reason
+
+TRY_AGAIN_LATER = 1013  # WebSocket close code (IANA registry, RFC 6455): the server is overloaded
+
+# Bytes of the reason in a close frame, RFC 6455 section 5.5; a guard's name may be longer.
+MAX_REASON_BYTES = 123
 
 Field = tuple[bytes, bytes]
 
@@ -157,6 +162,23 @@ class ResponseBuilder:
                 fields += (template.field, (b"ratelimit", state))
         return status, fields, body
 
+    async def send_rejection(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:
+        """Send the response of a rejected request. The cause is passed to a fallback of an outer app."""
+        attribute_to_throttle(scope, cause if decision.reason in REPLACEABLE else "")
+        status, fields, body = self.rejection(decision)
+        prefix = "http.response"
+        if scope["type"] == "websocket":
+            extensions = scope.get("extensions")
+            if not (isinstance(extensions, dict) and "websocket.http.response" in extensions):
+                reason = close_reason(decision)
+                await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": reason})
+                return
+            prefix = "websocket.http.response"
+        elif scope.get("method") == "HEAD":
+            body = b""
+        await send({"type": f"{prefix}.start", "status": status, "headers": fields})
+        await send({"type": f"{prefix}.body", "body": body})
+
     def _template(self, name: str, limit: float, window_s: int) -> _ResponseTemplate:
         """Return the prepared texts. Two limits with the same name, as in two plans, share one entry."""
         template = self._templates.get(name)
@@ -187,7 +209,12 @@ class ResponseBuilder:
         )
 
 
-async def send_body_timeout(send: Send, scope: Mapping[str, Any]) -> None:
+def close_reason(decision: Decision) -> str:
+    """Return the reason in the close frame of a rejected websocket."""
+    return decision.detail.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+
+
+async def send_body_timeout(send: Send, scope: Scope) -> None:
     """Answer a request whose body makes no progress with 408, and end its connection."""
     fields = [_PROBLEM, (b"content-length", b"%d" % len(_BODY_TIMEOUT))]
     if str(scope.get("http_version", "1.1")).startswith("1"):  # later versions have no such field

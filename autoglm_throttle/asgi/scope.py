@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+from starlette.websockets import WebSocketDisconnect
+
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.throttle import Throttle
 
@@ -14,6 +17,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
+
+CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
 
 # The scope entry with the request's decision: a dict from Throttle to Permit or Rejection. None if the
 # request is exempt. In ``scope["state"]`` the entry that holds the `ResourceAdvice`.
