@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException, WebSocketException
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
@@ -26,7 +27,7 @@ from autoglm_throttle.asgi import (
 from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.responses import TRY_AGAIN_LATER, ResponseBuilder, close_reason, rejected_by
 from autoglm_throttle.asgi.routes import path_of
-from autoglm_throttle.asgi.scope import attribute_to_throttle
+from autoglm_throttle.asgi.scope import Scope, attribute_to_throttle, outcome_of
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.settings.groups.callers import ResponseSettings
@@ -57,8 +58,8 @@ __all__ = [
     "throttle_responses",
 ]
 
+# The scope entry with the throttles in which a dependency holds a slot for the request.
 HELD: Final = "autoglm_throttle.held"
-"""The scope entry with the throttles in which a dependency holds a slot for the request."""
 
 Dependency = Callable[[HTTPConnection], AsyncIterator[Permit | None]]
 
@@ -85,14 +86,14 @@ _DESCRIPTIONS: Final = {
     503: "The service has no capacity left.",
 }
 
-_HEADER_FIELDS: Final = {
+_FIELDS: Final = {
     "Retry-After": ("integer", "Seconds to wait, at least 1."),
     "RateLimit": ("string", "The remaining units of each user limit, if any."),
     "RateLimit-Policy": ("string", "The user limits of the caller, if any."),
 }
 
+# Operations of a path in OpenAPI; OPTIONS is exempt.
 _METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "trace")
-"""Operations of a path in OpenAPI; OPTIONS is exempt."""
 
 
 def limit(
@@ -120,11 +121,14 @@ def limit(
         ConfigError: an argument is not allowed.
     """
     policy = RoutePolicy("/", priority=priority, cost=cost)
-    dependency = _LimitDependency(throttle)
+    find = _find_charge if throttle is None else partial(_find_own_charge, throttle, _classifier(throttle))
+    warn_once = cache(_warn_of_no_charge)
 
     async def charge(connection: HTTPConnection) -> AsyncIterator[Permit | None]:
-        charged = dependency.resolve(connection)
+        charged = find(connection.scope)
         if charged is None:
+            if throttle is None and not connection.scope.get(MARKER):
+                warn_once()
             yield None
             return
         charged_throttle, demand = charged
@@ -209,36 +213,30 @@ def _classifier(throttle: Throttle) -> RequestClassifier:
     return RequestClassifier(throttle.settings, RouteTable(), record_oddity=record_oddity)
 
 
-class _LimitDependency:
-    """Finds the throttle and the demand to charge."""
+def _find_charge(scope: Scope) -> tuple[Throttle, Demand] | None:
+    """Return the innermost throttle that has charged the request, and the demand; None: none has."""
+    permits: dict[Throttle, Permit | None] = scope.get(MARKER) or {}
+    charged = [(throttle, admitted.demand) for throttle, admitted in permits.items() if admitted is not None]
+    return charged[-1] if charged else None
 
-    def __init__(self, throttle: Throttle | None) -> None:
-        self._explicit = None if throttle is None else (throttle, _classifier(throttle))
-        self._warned = False
 
-    def resolve(self, connection: HTTPConnection) -> tuple[Throttle, Demand] | None:
-        """Return the throttle and the demand to charge; None: no charge."""
-        permits: dict[Throttle, Permit | None] = connection.scope.get(MARKER) or {}
-        if self._explicit is None:
-            charged = [(throttle, held.demand) for throttle, held in permits.items() if held is not None]
-            if not permits:
-                self._warn()
-            return charged[-1] if charged else None
-        throttle, callers = self._explicit
-        if throttle not in permits:
-            if path_of(connection.scope) in throttle.settings.callers.exempt_paths:
-                return None
-            return throttle, callers.demand(connection.scope)
-        held = permits[throttle]
-        return None if held is None else (throttle, held.demand)
+def _find_own_charge(
+    throttle: Throttle, classifier: RequestClassifier, scope: Scope
+) -> tuple[Throttle, Demand] | None:
+    """Return the throttle of the dependency, and the demand to charge there; None: the request is exempt."""
+    permits: dict[Throttle, Permit | None] = scope.get(MARKER) or {}
+    if throttle in permits:
+        admitted = permits[throttle]
+        return None if admitted is None else (throttle, admitted.demand)
+    is_exempt = path_of(scope) in throttle.settings.callers.exempt_paths
+    return None if is_exempt else (throttle, classifier.demand(scope))
 
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            LOGGER.warning(
-                "limit() charges nothing: no ThrottleMiddleware handled the request; "
-                "add the middleware, or give limit() a throttle"
-            )
+
+def _warn_of_no_charge() -> None:
+    LOGGER.warning(
+        "limit() charges nothing: no ThrottleMiddleware handled the request; "
+        "add the middleware, or give limit() a throttle"
+    )
 
 
 def _additional_demand(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:
@@ -271,10 +269,9 @@ def _rejection_error(connection: HTTPConnection, throttle: Throttle, decision: D
 
 
 def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:
-    """Return whether the app that handles the request lists the middleware itself.
+    """Whether the app that handles the request lists the middleware itself.
 
-    Then no Starlette error handling stands between them. A wrapped or mounted app
-    would turn an unknown exception into a 500 before the middleware sees it.
+    Then no Starlette error handling stands between them, which would turn the exception into a 500.
     """
     if throttle not in (connection.scope.get(MARKER) or {}):
         return False
@@ -285,11 +282,7 @@ def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:
 def _outcome(error: BaseException) -> Outcome:
     if isinstance(error, HTTPException):
         return Outcome.FAILURE if error.status_code >= 500 else Outcome.SUCCESS
-    if isinstance(error, (ClientDisconnect, WebSocketDisconnect, Rejected)) or not isinstance(
-        error, Exception
-    ):
-        return Outcome.NEUTRAL
-    return Outcome.FAILURE
+    return outcome_of(error)
 
 
 def throttle_responses() -> dict[int | str, dict[str, Any]]:
@@ -313,17 +306,15 @@ def add_to_openapi(app: FastAPI, *, throttle: Throttle | None = None) -> None:
     def openapi() -> dict[str, Any]:
         schema = make()
         routes = RouteTable([*settings.routes, *visible_routes(app)])
-        _describe(schema, lambda path, method: _exempt(settings, routes, path, method))
+
+        def is_exempt(path: str, method: str) -> bool:
+            route = routes.match(path, method.upper())
+            return path in settings.callers.exempt_paths or (route is not None and route.exempt)
+
+        _describe(schema, is_exempt)
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the FastAPI documentation does
-
-
-def _exempt(settings: Settings, routes: RouteTable, path: str, method: str) -> bool:
-    if path in settings.callers.exempt_paths:
-        return True
-    route = routes.match(path, method.upper())
-    return route is not None and route.exempt
 
 
 def _describe(schema: MutableMapping[str, Any], is_exempt: Callable[[str, str], bool]) -> None:
@@ -339,20 +330,15 @@ def _describe(schema: MutableMapping[str, Any], is_exempt: Callable[[str, str], 
 
 
 def _responses(problem: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    fields = {
+        name: {"description": about, "schema": {"type": kind}} for name, (kind, about) in _FIELDS.items()
+    }
+    never = {name: field for name, field in fields.items() if name != "Retry-After"}
     return {
         status: {
             "description": sentence,
-            "headers": _headers(status),
+            "headers": never if status == 413 else fields,  # a request that is too large is never admitted
             "content": {"application/problem+json": {"schema": problem}},
         }
         for status, sentence in _DESCRIPTIONS.items()
-    }
-
-
-def _headers(status: int) -> dict[str, Any]:
-    """Return the header fields of a rejection; a request that is too large has no Retry-After."""
-    return {
-        name: {"description": about, "schema": {"type": kind}}
-        for name, (kind, about) in _HEADER_FIELDS.items()
-        if status != 413 or name != "Retry-After"
     }

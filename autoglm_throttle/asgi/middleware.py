@@ -24,6 +24,7 @@ from autoglm_throttle.asgi.scope import (
     Scope,
     Send,
     attribute_to_throttle,
+    outcome_of,
 )
 from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
 from autoglm_throttle.events import LOGGER
@@ -174,7 +175,7 @@ class ThrottleMiddleware:
                 raise
             await self._send_rejection(scope, send, *_decision(rejected))
         except BaseException as error:
-            tracker.settle(Outcome.NEUTRAL if tracker.client_disconnected else _outcome(error))
+            tracker.settle(Outcome.NEUTRAL if tracker.client_disconnected else outcome_of(error))
             if body is None or not (body.timed_out and isinstance(error, CLIENT_DISCONNECTS)):
                 raise
         finally:
@@ -377,9 +378,3 @@ def _source_error(source: SourceView) -> str:
     """Return the name of a source without samples, and its error."""
     reason = source.last_error or source.state
     return reason if reason.startswith(source.name) else f"{source.name}: {reason}"
-
-
-def _outcome(error: BaseException) -> Outcome:
-    if isinstance(error, CLIENT_DISCONNECTS) or not isinstance(error, Exception):
-        return Outcome.NEUTRAL
-    return Outcome.FAILURE

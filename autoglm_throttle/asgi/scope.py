@@ -10,6 +10,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Outcome, Rejected
 
 Message = Any  # An ASGI message
 
@@ -68,3 +69,9 @@ def attribute_to_throttle(scope: Scope, cause: str = "") -> None:
     attribution = scope.get(SCOPE_KEY)
     if isinstance(attribution, FailureAttribution):
         attribution.by_throttle, attribution.cause = True, cause
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Return the outcome of a request whose app raised: that of our rejection or a disconnect is neutral."""
+    is_neutral = isinstance(error, (*CLIENT_DISCONNECTS, Rejected)) or not isinstance(error, Exception)
+    return Outcome.NEUTRAL if is_neutral else Outcome.FAILURE

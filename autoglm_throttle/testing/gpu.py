@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from autoglm_throttle.types import Clock, GpuSample, ThrottleBit
 
-Reading = float | frozenset[ThrottleBit] | None
-"""Type of an attribute: ``throttle`` holds a set of reasons, all others a number."""
+Reading = float | frozenset[ThrottleBit] | None  # `throttle` holds a set of reasons, all others a number
 
-_COUNTS: Final = ("devices", "engines")
+MEMORY_BYTES = 80 * 1024**3  # Memory of each fake device: the size of a common data-centre GPU
 
-MEMORY_BYTES = 80 * 1024**3
-"""Memory of each fake device: the size of a common data-centre GPU."""
-
-
+# Field that a source may know -> first value: those of devices, then, from ``running``, of engines.
 _DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default for field in fields(GpuSample) if field.default is None or field.name == "age_s"
 } | {
@@ -29,12 +25,14 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "queued": 0,
     "kv_used_ratio": 0.0,
 }
-"""Field that a source may know -> first value: those of devices, then, from ``running``, of engines."""
 
 TIMING: Final = ("age_s", "period_s")
 ENGINE_READINGS: Final = tuple(_DEFAULTS)[tuple(_DEFAULTS).index("running") :]
+# The attributes that describe all devices at once.
 READINGS: Final = tuple(name for name in _DEFAULTS if name not in ENGINE_READINGS)
-"""The attributes that describe all devices at once."""
+
+_COUNTS: Final = ("devices", "engines")
+_NAMES: Final = {"device": READINGS, "engine": (*ENGINE_READINGS, *TIMING)}
 
 
 class FakeGpu:
@@ -59,7 +57,6 @@ class FakeGpu:
 
     name = "fake"
     min_interval_s: float = 0.0
-
     kind: Literal["gpu", "mig"] = "gpu"
 
     if TYPE_CHECKING:
@@ -76,8 +73,7 @@ class FakeGpu:
         self._clock: Clock = time.monotonic if clock is None else clock
         self._has_clock = clock is not None
         self._blocks = blocks
-        self._overrides: dict[int, dict[str, Any]] = {}
-        self._engine_overrides: dict[int, dict[str, Any]] = {}
+        self._overrides: dict[tuple[str, int], dict[str, Any]] = {}
         self._lost: set[int] = set()
         self._error: Exception | None = None
         self._stale = False
@@ -95,8 +91,7 @@ class FakeGpu:
         """
         own = type(self) is FakeGpu and not name.startswith("_")
         if own and not hasattr(type(self), name) and name not in _COUNTS:
-            known = ", ".join(sorted({*READINGS, *ENGINE_READINGS, *_COUNTS}))
-            raise AttributeError(f"no reading is called {name}; there are {known}")
+            raise AttributeError(_unknown_reading(name, {*READINGS, *ENGINE_READINGS, *_COUNTS}))
         super().__setattr__(name, value)
 
     def set(self, index: int, **readings: Reading) -> None:
@@ -110,9 +105,7 @@ class FakeGpu:
             IndexError: there is no such device.
             AttributeError: a name is not that of a reading.
         """
-        self._check(index)
-        _check_names(readings, READINGS)
-        self._overrides.setdefault(index, {}).update(readings)
+        self._override("device", index, readings)
 
     def set_engine(self, index: int, **readings: Reading) -> None:
         """Give one engine readings of its own.
@@ -125,10 +118,7 @@ class FakeGpu:
             IndexError: there is no such engine.
             AttributeError: a name is not that of a reading of an engine.
         """
-        if not 0 <= index < self.engines:
-            raise IndexError(f"there is no engine {index}, only {self.engines} of them, counted from 0")
-        _check_names(readings, (*ENGINE_READINGS, *TIMING))
-        self._engine_overrides.setdefault(index, {}).update(readings)
+        self._override("engine", index, readings)
 
     def default_clock(self, clock: Clock) -> None:
         """Use this clock, unless the GPUs have one already; a hang keeps the time that is left of it.
@@ -146,7 +136,7 @@ class FakeGpu:
         Raises:
             IndexError: there is no such device.
         """
-        self._check(index)
+        self._check("device", index)
         self._lost.add(index)
 
     def hang(self, for_s: float | None = None) -> None:
@@ -192,8 +182,8 @@ class FakeGpu:
             raise self._error
         if not (self._stale and self._last):
             self._last = (
-                *(self._row(index) for index in range(self.devices)),
-                *(self._engine_row(index) for index in range(self.engines)),
+                *(self._row("device", index) for index in range(self.devices)),
+                *(self._row("engine", index) for index in range(self.engines)),
             )
         return self._last
 
@@ -207,25 +197,27 @@ class FakeGpu:
         if not is_hanging:
             self._released.set()
 
-    def _row(self, index: int) -> GpuSample:
-        device: dict[str, Any] = {"device": f"FAKE-{index}", "index": index, "kind": self.kind}
-        device |= {"source": self.name, "taken_at_s": self._clock()}
-        if index in self._lost:
-            return GpuSample(**device, health="lost")
-        return GpuSample(**device, **(self._readings(READINGS) | self._overrides.get(index, {})))
+    def _row(self, kind: str, index: int) -> GpuSample:
+        is_device = kind == "device"
+        row: dict[str, Any] = {"index": index, "source": self.name, "taken_at_s": self._clock()}
+        row["device"] = f"FAKE-{index}" if is_device else f"FAKE-ENGINE-{index}"
+        row["kind"] = self.kind if is_device else kind
+        if is_device and index in self._lost:
+            return GpuSample(**row, health="lost")
+        readings = {name: getattr(self, name) for name in _NAMES[kind]}
+        return GpuSample(**row, **(readings | self._overrides.get((kind, index), {})))
 
-    def _engine_row(self, index: int) -> GpuSample:
-        engine: dict[str, Any] = {"device": f"FAKE-ENGINE-{index}", "index": index, "kind": "engine"}
-        engine |= {"source": self.name, "taken_at_s": self._clock()}
-        readings = self._readings((*ENGINE_READINGS, *TIMING)) | self._engine_overrides.get(index, {})
-        return GpuSample(**engine, **readings)
+    def _override(self, kind: str, index: int, readings: Mapping[str, Reading]) -> None:
+        self._check(kind, index)
+        unknown = readings.keys() - set(_NAMES[kind])
+        if unknown:
+            raise AttributeError(_unknown_reading(", ".join(sorted(unknown)), _NAMES[kind]))
+        self._overrides.setdefault((kind, index), {}).update(readings)
 
-    def _readings(self, names: Sequence[str]) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names}
-
-    def _check(self, index: int) -> None:
-        if not 0 <= index < self.devices:
-            raise IndexError(f"there is no device {index}, only {self.devices} of them, counted from 0")
+    def _check(self, kind: str, index: int) -> None:
+        count = self.devices if kind == "device" else self.engines
+        if not 0 <= index < count:
+            raise IndexError(f"there is no {kind} {index}, only {count} of them, counted from 0")
 
     def __repr__(self) -> str:
         engines = f", {self.engines} engines" if self.engines else ""
@@ -236,8 +228,5 @@ for _name, _value in _DEFAULTS.items():
     setattr(FakeGpu, _name, _value)
 
 
-def _check_names(readings: Mapping[str, object], known: Sequence[str]) -> None:
-    unknown = readings.keys() - set(known)
-    if unknown:
-        there = ", ".join(sorted(known))
-        raise AttributeError(f"no reading is called {', '.join(sorted(unknown))}; there are {there}")
+def _unknown_reading(name: str, known: Iterable[str]) -> str:
+    return f"no reading is called {name}; there are {', '.join(sorted(known))}"
