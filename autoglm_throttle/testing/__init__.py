@@ -26,13 +26,13 @@ __all__ = [
     "throttle_for_tests",
 ]
 
+# The public names by module, imported on first use: pytest loads `plugin` and this package in every run.
 _MODULES: Final = {
     "assertions": "assert_admitted assert_limited assert_rejected assert_shed",
     "gpu": "FakeGpu",
     "manual_throttle": "ManualClock ManualThrottle throttle_for_tests",
     "nvml": "FakeNvml",
 }
-"""The public names by module, imported on first use: pytest loads `plugin` and this package in every run."""
 
 
 if not TYPE_CHECKING:  # a type checker reports an unknown name

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from starlette.types import ASGIApp
-
 from autoglm_throttle.admission.controller import ADMITTED, AdmissionController
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.middleware import ThrottleMiddleware
@@ -60,10 +58,7 @@ class ManualClock:
 class ManualThrottle(Throttle):
     """A real `Throttle` on a `ManualClock` and a `FakeGpu`; no thread, no waiting.
 
-    Args:
-        settings: settings to enforce.
-        clock: its clock.
-        gpu: its GPUs; a `FakeGpu` without a clock gets ``clock``.
+    A `FakeGpu` without a clock gets that of the throttle.
 
     Raises:
         TypeError: ``gpu`` has no ``read``, such as the name of a source.
@@ -125,17 +120,9 @@ def throttle_for_tests(
 
 
 class ThrottledApp(ThrottleMiddleware):
-    """A `ThrottleMiddleware` with a `ManualThrottle`.
-
-    Args:
-        app: the app to protect.
-        throttle: its limits.
-    """
+    """A `ThrottleMiddleware` with a `ManualThrottle`."""
 
     throttle: ManualThrottle
-
-    def __init__(self, app: ASGIApp, throttle: ManualThrottle) -> None:
-        super().__init__(app, throttle=throttle)
 
 
 def admit_all(admission: AdmissionController, demand: Demand, work_class_name: str = "") -> Permit:

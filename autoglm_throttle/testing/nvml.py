@@ -22,8 +22,8 @@ NOT_SUPPORTED: Final = 3
 NOT_FOUND: Final = 6
 MISMATCH: Final = 25
 
-MIG_BASE: Final = 100
-"""A MIG instance is device 100 x (device + 1) + slot."""
+DRIVER: Final = -1  # The device number for values of no device: the device count and the opening
+MIG_BASE: Final = 100  # A MIG instance is device 100 x (device + 1) + slot
 
 POWER_INSTANT: Final = 186
 NVLINK_TOTALS: Final = frozenset({138, 139})
@@ -32,9 +32,7 @@ UNSIGNED_LONG_LONG: Final = 3
 
 _BY_NUMBER: Final = re.compile(r"(field|gpm)_\d+", re.ASCII)
 
-DRIVER: Final = -1
-"""The device number for values of no device: the device count and the opening."""
-
+# Values that can be set for a device or the driver, beside ``field_<id>`` and ``gpm_<id>``.
 VALUES: Final = frozenset(
     {
         *("gpu", "mem", "total", "used", "reserved", "power_mw", "limit_mw", "limit_default_mw", "energy_mj"),
@@ -42,8 +40,8 @@ VALUES: Final = frozenset(
         *("mig_count", "mig_max", "gi", "ci", "count", "driver_major", "driver_minor"),
     }
 )
-"""Values that can be set for a device or the driver, beside ``field_<id>`` and ``gpm_<id>``."""
 
+# The short names of the calls, beside ``field_<id>`` and ``gpm_<id>``.
 CALLS: Final = frozenset(
     {
         *("any", "handle", "uuid", "name", "pci", "util", "memory", "memory_old", "power_mw", "limit_mw"),
@@ -52,46 +50,129 @@ CALLS: Final = frozenset(
         *("init", "shutdown", "driver", "count", "gpm_alloc", "gpm_free"),
     }
 )
-"""The short names of the calls, beside ``field_<id>`` and ``gpm_<id>``."""
 
-Pointer = Any
-"""An argument from the binding: a handle, or a place for a result."""
+Pointer = Any  # An argument from the binding: a handle, or a place for a result
 
 Function = Callable[..., int]
 
 
-def _reading(call: str, key: str = "", otherwise: int = 0) -> Function:
+def _reading(
+    call: str, key: str = "", otherwise: int = 0, *, field: str = "value", version: int | None = None
+) -> Function:
     """Make a function that writes one value to its last argument; without a key it writes none."""
 
-    def read(self: FakeNvmlLibrary, handle: Pointer, *arguments: Pointer) -> int:
+    def read(self: FakeNvml, handle: Pointer, *arguments: Pointer) -> int:
+        out = arguments[-1]
         if key:
-            return self._reply(handle, arguments[-1], call, key, otherwise)
-        return self._begin_call(handle.number, call)
+            setattr(out._obj, field, self._get(handle.number, key, otherwise))
+        error = self._begin_call(handle.number, call)
+        return error if version is None else error or _version(out, version)
 
     return read
 
 
-class FakeNvmlLibrary:
-    """The functions of NVIDIA's library, by their own names. A missing method is a missing symbol.
+class FakeNvml:
+    """Replaces the library that the binding opens, with devices set by the test.
 
-    The binding passes handles and ``byref(struct)``, where ``_obj`` is the struct to be filled in. It keeps
-    attributes assigned to a handle it was given.
+    A device without set values is an idle Hopper GPU that answers every call.
 
     Args:
-        state: results of the calls, by device and key.
+        devices: number of devices.
+
+    Example:
+        >>> from autoglm_throttle.testing import FakeNvml
+        >>> from autoglm_throttle.gpu.nvml.provider import NvmlProvider
+        >>> library = FakeNvml(devices=2)
+        >>> library.set(0, gpu=92, power_mw=612_500)
+        >>> library.fail(1, "any", 15)
+        >>> with library.installed():
+        ...     rows = NvmlProvider(environ={}).read()
+        >>> [(row.utilization_pct, row.health) for row in rows]
+        [(92, 'ok'), (None, 'lost')]
     """
 
-    def __init__(self, state: dict[tuple[int, str], int]) -> None:
-        self._state = state
+    def __init__(self, devices: int = 1) -> None:
+        self._state = {(DRIVER, "count"): devices}  # Results of the calls, by device and key
+        # The calls that were made, in order, by their short names.
         self.calls: list[str] = []
-        """The calls that were made, in order, by their short names."""
-        self.opened: int = 0
-        """Number of times the library was opened."""
-        self.references: int = 0
-        """Openings that were not closed."""
+        self.opened: int = 0  # Number of times the library was opened
+        self.references: int = 0  # Openings that were not closed
         self._samples: dict[int, _GpmSampleBuffer] = {}
         self._owner = 0
         self._fillings = 0
+
+    def __repr__(self) -> str:
+        return f"FakeNvml({self._state[DRIVER, 'count']} devices, opened {self.references} times)"
+
+    @property
+    def samples(self) -> int:
+        """GPM samples that were allocated and not freed."""
+        return len(self._samples)
+
+    def set(self, device: int, **values: int) -> None:
+        """Set the values that a device reports from now on.
+
+        Args:
+            device: index of the device; 100 x (device + 1) + slot for a MIG instance; -1 for the driver.
+            values: in NVML's own units. For a device ``gpu`` and ``mem`` (per cent), ``total``, ``used`` and
+                ``reserved`` (bytes), ``power_mw``, ``limit_mw``, ``limit_default_mw``, ``energy_mj``,
+                ``temp`` and ``margin`` (degrees), ``smclk`` and ``smclk_max`` (MHz), ``reasons`` (bits),
+                ``field_<id>``, ``gpm`` (whether it has GPM), ``gpm_<id>`` (hundredths), ``uuid`` (a number),
+                ``model``, ``bus``, ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; for an
+                instance also ``gi`` and ``ci``; for the driver ``count``, ``driver_major`` and
+                ``driver_minor``.
+
+        Raises:
+            AttributeError: a name is none of these.
+        """
+        _check_names(values, VALUES, "value")
+        self._state |= {(device, key): value for key, value in values.items()}
+
+    def fail(self, device: int, call: str, code: int) -> None:
+        """Make a call about a device return an error.
+
+        Args:
+            device: as for `set`; -1 for the calls that are about no device.
+            call: its short name. ``any`` for all of a device; ``handle``, ``uuid``, ``name``, ``pci``,
+                ``util``, ``memory``, ``memory_old``, ``power_mw``, ``limit_mw``, ``limit_default_mw``,
+                ``energy_mj``, ``temp``, ``temp_old``, ``margin``, ``clock``, ``clock_max``, ``reasons``,
+                ``mig``, ``gi``, ``ci``, ``fields``, ``field_<id>``, ``gpm_support``, ``gpm``,
+                ``gpm_metrics``, ``gpm_<id>``; for device -1 ``init``, ``shutdown``, ``driver``, ``count``,
+                ``gpm_alloc``, ``gpm_free``.
+            code: NVML's error code, such as 15 for a lost GPU; 0: no error any more.
+
+        Raises:
+            AttributeError: no call has this name.
+        """
+        _check_names((call,), CALLS, "call")
+        self._state[device, "err" if call == "any" else f"err_{call}"] = code
+
+    @contextmanager
+    def installed(self) -> Iterator[Self]:
+        """Replace the loaded library by this object, and restore it afterwards.
+
+        It touches two private names of the binding, ``nvmlLib`` and its cache of functions, and sets both
+        back. One at a time; nothing else in the process may use the binding meanwhile.
+
+        Raises:
+            ImportError: the package nvidia-ml-py is not installed; the text names the extra.
+        """
+        try:
+            binding: Any = importlib.import_module("pynvml")
+        except ImportError as error:
+            from autoglm_throttle._runtime import how_to_install
+
+            raise ImportError(f"the package nvidia-ml-py is missing: {how_to_install('nvml')}") from error
+        cache = binding._nvmlGetFunctionPointer_cache
+        library, functions = binding.nvmlLib, dict(cache)
+        cache.clear()
+        binding.nvmlLib = self
+        try:
+            yield self
+        finally:
+            binding.nvmlLib = library
+            cache.clear()
+            cache.update(functions)
 
     def _get(self, device: int, key: str, otherwise: int = 0) -> int:
         return self._state.get((device, key), otherwise)
@@ -107,13 +188,8 @@ class FakeNvmlLibrary:
         self.calls.append(call)
         return self._failure(device, call) if self._is_initialized() else UNINITIALIZED
 
-    def _reply(self, handle: Pointer, out: Pointer, call: str, key: str, otherwise: int = 0) -> int:
-        error = self._begin_call(handle.number, call)
-        if not error:
-            out._obj.value = self._get(handle.number, key, otherwise)
-        return error
-
-    # The rest has the library's own names and prototypes.
+    # The rest has the library's own names and prototypes. A missing method is a missing symbol. The binding
+    # passes handles, and ``byref(struct)`` whose ``_obj`` is the struct; it keeps what is set on a handle.
 
     def nvmlInitWithFlags(self, flags: int) -> int:
         error = self._failure(DRIVER, "init")
@@ -191,13 +267,15 @@ class FakeNvmlLibrary:
     nvmlDeviceGetMaxMigDeviceCount: Function = _reading("mig", "mig_max", 7)
     nvmlDeviceGetComputeInstanceId: Function = _reading("ci", "ci")
 
-    def nvmlDeviceGetTemperatureV(self, handle: Pointer, out: Pointer) -> int:
-        out._obj.temperature = self._get(handle.number, "temp", 40)
-        return self._begin_call(handle.number, "temp") or _version(out, 12 | 1 << 24)
-
-    def nvmlDeviceGetMarginTemperature(self, handle: Pointer, out: Pointer) -> int:
-        out._obj.marginTemperature = self._get(handle.number, "margin", 45)
-        return self._begin_call(handle.number, "margin") or _version(out, 8 | 1 << 24)
+    nvmlDeviceGetTemperatureV: Function = _reading(
+        "temp", "temp", 40, field="temperature", version=12 | 1 << 24
+    )
+    nvmlDeviceGetMarginTemperature: Function = _reading(
+        "margin", "margin", 45, field="marginTemperature", version=8 | 1 << 24
+    )
+    nvmlGpmQueryDeviceSupport: Function = _reading(
+        "gpm_support", "gpm", 1, field="isSupportedDevice", version=1
+    )
 
     def nvmlDeviceGetFieldValues(self, handle: Pointer, count: Pointer, out: Pointer) -> int:
         error = self._begin_call(handle.number, "fields")
@@ -209,10 +287,6 @@ class FakeNvmlLibrary:
             if field.fieldId in NVLINK_TOTALS and field.scopeId != ALL_LINKS:
                 field.nvmlReturn = INVALID
         return error
-
-    def nvmlGpmQueryDeviceSupport(self, handle: Pointer, out: Pointer) -> int:
-        out._obj.isSupportedDevice = self._get(handle.number, "gpm", 1)
-        return self._begin_call(handle.number, "gpm_support") or _version(out, 1)
 
     def nvmlGpmSampleAlloc(self, out: Pointer) -> int:
         error = self._begin_call(DRIVER, "gpm_alloc")
@@ -254,7 +328,8 @@ class FakeNvmlLibrary:
         return 0
 
     def nvmlDeviceGetMigMode(self, handle: Pointer, current: Pointer, pending: Pointer) -> int:
-        return self._reply(handle, current, "mig", "mig")
+        current._obj.value = self._get(handle.number, "mig")
+        return self._begin_call(handle.number, "mig")
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Pointer, slot: Pointer, out: Pointer) -> int:
         out._obj.number = MIG_BASE * (handle.number + 1) + slot.value
@@ -263,7 +338,8 @@ class FakeNvmlLibrary:
         return self._begin_call(handle.number, "mig") or self._failure(out._obj.number, "handle")
 
     def nvmlDeviceGetGpuInstanceId(self, handle: Pointer, out: Pointer) -> int:
-        return self._reply(handle, out, "gi", "gi", handle.number % MIG_BASE + 1)
+        out._obj.value = self._get(handle.number, "gi", handle.number % MIG_BASE + 1)
+        return self._begin_call(handle.number, "gi")
 
 
 class _GpmSampleBuffer(ctypes.Structure):
@@ -278,103 +354,6 @@ def _address(pointer: Pointer) -> int:
 
 def _version(out: Pointer, wanted: int) -> int:
     return 0 if out._obj.version == wanted else MISMATCH
-
-
-class FakeNvml(FakeNvmlLibrary):
-    """Replaces the library that the binding opens, with devices set by the test.
-
-    A device without set values is an idle Hopper GPU that answers every call.
-
-    Args:
-        devices: number of devices.
-
-    Example:
-        >>> from autoglm_throttle.testing import FakeNvml
-        >>> from autoglm_throttle.gpu.nvml.provider import NvmlProvider
-        >>> library = FakeNvml(devices=2)
-        >>> library.set(0, gpu=92, power_mw=612_500)
-        >>> library.fail(1, "any", 15)
-        >>> with library.installed():
-        ...     rows = NvmlProvider(environ={}).read()
-        >>> [(row.utilization_pct, row.health) for row in rows]
-        [(92, 'ok'), (None, 'lost')]
-    """
-
-    def __init__(self, devices: int = 1) -> None:
-        super().__init__({(DRIVER, "count"): devices})
-
-    def __repr__(self) -> str:
-        return f"FakeNvml({self._state[DRIVER, 'count']} devices, opened {self.references} times)"
-
-    @property
-    def samples(self) -> int:
-        """GPM samples that were allocated and not freed."""
-        return len(self._samples)
-
-    def set(self, device: int, **values: int) -> None:
-        """Set the values that a device reports from now on.
-
-        Args:
-            device: index of the device; 100 x (device + 1) + slot for a MIG instance; -1 for the driver.
-            values: in NVML's own units. For a device ``gpu`` and ``mem`` (per cent), ``total``, ``used`` and
-                ``reserved`` (bytes), ``power_mw``, ``limit_mw``, ``limit_default_mw``, ``energy_mj``,
-                ``temp`` and ``margin`` (degrees), ``smclk`` and ``smclk_max`` (MHz), ``reasons`` (bits),
-                ``field_<id>``, ``gpm`` (whether it has GPM), ``gpm_<id>`` (hundredths), ``uuid`` (a number),
-                ``model``, ``bus``, ``mig`` (whether it is in MIG mode), ``mig_count``, ``mig_max``; for an
-                instance also ``gi`` and ``ci``; for the driver ``count``, ``driver_major`` and
-                ``driver_minor``.
-
-        Raises:
-            AttributeError: a name is none of these.
-        """
-        _check_names(values, VALUES, "value")
-        self._state |= {(device, key): value for key, value in values.items()}
-
-    def fail(self, device: int, call: str, code: int) -> None:
-        """Make a call about a device return an error.
-
-        Args:
-            device: as for `set`; -1 for the calls that are about no device.
-            call: its short name. ``any`` for all of a device; ``handle``, ``uuid``, ``name``, ``pci``,
-                ``util``, ``memory``, ``memory_old``, ``power_mw``, ``limit_mw``, ``limit_default_mw``,
-                ``energy_mj``, ``temp``, ``temp_old``, ``margin``, ``clock``, ``clock_max``, ``reasons``,
-                ``mig``, ``gi``, ``ci``, ``fields``, ``field_<id>``, ``gpm_support``, ``gpm``,
-                ``gpm_metrics``, ``gpm_<id>``; for device -1 ``init``, ``shutdown``, ``driver``, ``count``,
-                ``gpm_alloc``, ``gpm_free``.
-            code: NVML's error code, such as 15 for a lost GPU; 0: no error any more.
-
-        Raises:
-            AttributeError: no call has this name.
-        """
-        _check_names((call,), CALLS, "call")
-        self._state[device, "err" if call == "any" else f"err_{call}"] = code
-
-    @contextmanager
-    def installed(self) -> Iterator[Self]:
-        """Replace the loaded library by this object, and restore it afterwards.
-
-        It touches two private names of the binding, ``nvmlLib`` and its cache of functions, and sets both
-        back. One at a time; nothing else in the process may use the binding meanwhile.
-
-        Raises:
-            ImportError: the package nvidia-ml-py is not installed; the text names the extra.
-        """
-        try:
-            binding: Any = importlib.import_module("pynvml")
-        except ImportError as error:
-            from autoglm_throttle._runtime import how_to_install
-
-            raise ImportError(f"the package nvidia-ml-py is missing: {how_to_install('nvml')}") from error
-        cache = binding._nvmlGetFunctionPointer_cache
-        library, functions = binding.nvmlLib, dict(cache)
-        cache.clear()
-        binding.nvmlLib = self
-        try:
-            yield self
-        finally:
-            binding.nvmlLib = library
-            cache.clear()
-            cache.update(functions)
 
 
 def _check_names(names: Iterable[str], known: frozenset[str], kind: str) -> None:

@@ -60,7 +60,7 @@ def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
     from autoglm_throttle.testing.manual_throttle import ThrottledApp, throttle_for_tests
 
     def wrap(app: ASGIApp, **settings: Unpack[v.ValuesBesideGpu]) -> ThrottledApp:
-        return ThrottledApp(app, throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
+        return ThrottledApp(app, throttle=throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
 
     return wrap
 

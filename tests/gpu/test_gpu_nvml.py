@@ -10,7 +10,6 @@ import pytest
 
 from autoglm_throttle.gpu.nvml.provider import NvmlProvider
 from autoglm_throttle.testing import FakeNvml
-from autoglm_throttle.testing.nvml import FakeNvmlLibrary
 from autoglm_throttle.types import GpuProvider
 from autoglm_throttle.types.errors import PackageMissingError
 from tests.fake_nvml.cases import World, provider, state_key
@@ -57,7 +56,7 @@ def test_it_is_a_provider() -> None:
 
 
 def test_missing_symbol_or_older_binding_gives_unknown(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(FakeNvmlLibrary, "nvmlDeviceGetTotalEnergyConsumption")
+    monkeypatch.delattr(FakeNvml, "nvmlDeviceGetTotalEnergyConsumption")
     monkeypatch.delattr("pynvml.nvmlDeviceGetTemperatureV")
     (row,) = provider(world).read()
     assert (row.energy_j, row.temperature_c, row.health) == (None, 40, "ok")
@@ -78,13 +77,13 @@ def test_a_binding_without_a_structure_is_an_unknown_number(
 
 
 def test_unpaired_sample_is_released(world: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
-    allocate = FakeNvmlLibrary.nvmlGpmSampleAlloc
+    allocate = FakeNvml.nvmlGpmSampleAlloc
 
     def one_only(library: FakeNvml, out: object) -> int:
         return allocate(library, out) if not library.samples else 20
 
     with monkeypatch.context() as patch:
-        patch.setattr(FakeNvmlLibrary, "nvmlGpmSampleAlloc", one_only)
+        patch.setattr(FakeNvml, "nvmlGpmSampleAlloc", one_only)
         (row,) = provider(world).read()
     assert (row.sm_active_ratio, row.health, world.samples()) == (None, "degraded", 0)
 
