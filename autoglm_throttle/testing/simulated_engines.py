@@ -11,6 +11,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+# NVML documents its sampling period as between 1/6 s and 1 s, depending on the product.
+WINDOW_S = 1.0
+
 
 def _check(**numbers: float) -> None:
     for name, number in numbers.items():
@@ -25,14 +28,6 @@ class Item(NamedTuple):
     context_tokens: int = 0
     tokens: int = 1
     """Tokens to generate; llm mode only, like ``context_tokens``."""
-
-
-def _remove(queue: deque[Item], item_id: int) -> bool:
-    item = next((item for item in queue if item.id == item_id), None)
-    if item is None:
-        return False
-    queue.remove(item)
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,25 +111,24 @@ class WorkEngine:
     """
 
     def __init__(self, spec: BatchSpec | LlmSpec) -> None:
-        self._llm = spec if isinstance(spec, LlmSpec) else None
-        """None: static batches, which know no tokens."""
+        self._llm = spec if isinstance(spec, LlmSpec) else None  # None: static batches, which know no tokens
         if isinstance(spec, LlmSpec):
             self._max_running, self._base_s, self._per_item_s = spec.max_running, spec.step_s, spec.per_seq_s
         else:
             self._max_running, self._base_s, self._per_item_s = spec.max_batch, spec.base_s, spec.per_item_s
         self.queue: deque[Item] = deque()
         self.running: list[_Sequence] = []
-        self.ends_s: float | None = None
-        """End of the running stretch; None while idle."""
-        self.kv_used: int = 0
-        """Tokens reserved by all running sequences: context and all tokens they will generate."""
+        self.ends_s: float | None = None  # End of the running stretch; None while idle
+        # Tokens reserved by all running sequences: context and all tokens they will generate.
+        self.kv_used = 0
         self._serial = 0
         self._steps_done = 0
-        self._start_s = 0.0
-        self._step_s = 0.0
+        self._start_s = self._step_s = 0.0
         self._steps = 0
-        self._is_fixed = False
-        """Whether the end of the stretch can no longer come earlier."""
+        self._is_fixed = False  # Whether the end of the stretch can no longer come earlier
+        self._begun_fill = 0.0  # The fill at its start
+        # Start, end and fill of the stretches that ended in the last second.
+        self._stretches: deque[tuple[float, float, float]] = deque()
 
     @property
     def fill(self) -> float:
@@ -153,13 +147,10 @@ class WorkEngine:
 
     def begin(self, now: float, slowness: float) -> bool:
         """Start queued items that fit, and the next stretch; False if there is no work."""
-        context = 0
-        joined = False
+        context, queued = 0, len(self.queue)
         while self._has_capacity():
-            item = self.queue.popleft()
-            self._join(item)
-            context += item.context_tokens
-            joined = True
+            context += self._join(self.queue.popleft()).context_tokens
+        joined = len(self.queue) < queued
         if not self.running:
             return False
         step_s = self._base_s + self._per_item_s * len(self.running)
@@ -170,12 +161,13 @@ class WorkEngine:
         self._steps = 1 if joined else self.running[0].last_step - self._steps_done
         self._is_fixed = joined
         self.ends_s = now + self._steps * self._step_s
+        self._begun_fill = self.fill
         return True
 
     def finish(self) -> list[Item]:
         """End the stretch and return the sequences that generated their last token in it."""
         self._steps_done += self._steps
-        self._steps, self.ends_s = 0, None
+        self._end_stretch(self.ends_s)
         ended = []
         while self.running and self.running[0].last_step <= self._steps_done:
             item = heapq.heappop(self.running).item
@@ -202,7 +194,10 @@ class WorkEngine:
         """Remove an item; a running sequence frees its capacity after its step, a batch is not shortened."""
         sequence = self._sequence(item_id)
         if sequence is None:
-            return _remove(self.queue, item_id)
+            queued = next((item for item in self.queue if item.id == item_id), None)
+            if queued is not None:
+                self.queue.remove(queued)
+            return queued is not None
         self.truncate(now)
         self.running.remove(sequence)
         # list.remove breaks the heap order.
@@ -218,14 +213,34 @@ class WorkEngine:
         ended = min(self._steps, int((now - self._start_s) / self._step_s))
         return max(0, self._steps_done + ended - sequence.first_step)
 
-    def clear(self) -> list[Item]:
+    def clear(self, now: float) -> list[Item]:
         """Remove all items and return them."""
+        self._end_stretch(now if self.ends_s is not None else None)
         lost = [*(sequence.item for sequence in sorted(self.running)), *self.queue]
         self.running.clear()
         self.queue.clear()
-        self.kv_used = self._steps = 0
-        self.ends_s = None
+        self.kv_used = 0
         return lost
+
+    def busy_shares(self, now: float) -> tuple[float, float]:
+        """Return busy share and fill-weighted busy share of the second before ``now``, both 0..1.
+
+        NVML defines utilization as the share of time in which any kernel ran. It saturates below capacity.
+        """
+        running = [] if self.ends_s is None else [(self._start_s, now, self._begun_fill)]
+        busy = weighted = 0.0
+        for begin_s, end_s, fill in [*self._stretches, *running]:
+            length = max(0.0, min(end_s, now) - max(begin_s, now - WINDOW_S))
+            busy += length
+            weighted += length * fill
+        return min(1.0, busy / WINDOW_S), min(1.0, weighted / WINDOW_S)
+
+    def _end_stretch(self, end_s: float | None) -> None:
+        self._steps, self.ends_s = 0, None
+        if end_s is not None:
+            self._stretches.append((self._start_s, end_s, self._begun_fill))
+            while self._stretches[0][1] < end_s - WINDOW_S:
+                self._stretches.popleft()
 
     def _sequence(self, item_id: int) -> _Sequence | None:
         """Return a running sequence; None for another item, and for every request of a batch."""
@@ -241,8 +256,9 @@ class WorkEngine:
             return False
         return self._llm is None or self.kv_used + self._kv(self.queue[0]) <= self._llm.kv_tokens
 
-    def _join(self, item: Item) -> None:
+    def _join(self, item: Item) -> Item:
         self._serial += 1
         last_step = self._steps_done + (1 if self._llm is None else max(1, item.tokens))
         heapq.heappush(self.running, _Sequence(last_step, self._serial, self._steps_done, item))
         self.kv_used += self._kv(item)
+        return item

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,14 +17,9 @@ from autoglm_throttle.types import Clock, GpuSample
 
 GIB = 1 << 30
 DEVICE = "GPU-simulated-0"
-FAKE_BUSY_PCT = 98.0
-"""Utilization shown by a device with kernels that spin without working."""
 
-FAKE_BUSY_DRAW = 0.1
-"""Power draw meanwhile, as a share of the span from idle to peak power."""
-
-WINDOW_S = 1.0
-"""NVML documents its sampling period as between 1/6 s and 1 s, depending on the product."""
+FAKE_BUSY_PCT = 98.0  # Utilization shown by a device with kernels that spin without working
+FAKE_BUSY_DRAW = 0.1  # Power draw meanwhile, as a share of the span from idle to peak power
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,57 +56,6 @@ class Done(NamedTuple):
     """Reason of the failure: ``memory``, ``lost``, ``too_large`` or ``cancelled``; empty for success."""
 
 
-class _UtilizationMeter:
-    """The busy time of the last second, as a duty cycle: the share of it in which any kernel ran.
-
-    NVML defines utilization this way. It saturates below capacity, here as on real devices.
-    """
-
-    def __init__(self) -> None:
-        self._ended: deque[tuple[float, float, float]] = deque()
-        self._since_s: float | None = None
-        self._fill = 0.0
-
-    def begin(self, now: float, fill: float) -> None:
-        """Record the start of work; ``fill`` is the share 0..1 of the device it occupies."""
-        self._since_s, self._fill = now, fill
-
-    def end(self, now: float) -> None:
-        """Record the end of the work begun last, if any."""
-        if self._since_s is None:
-            return
-        self._ended.append((self._since_s, now, self._fill))
-        self._since_s = None
-        while self._ended[0][1] < now - WINDOW_S:
-            self._ended.popleft()
-
-    def shares(self, now: float) -> tuple[float, float]:
-        """Return busy share and fill-weighted busy share of the second before ``now``, both 0..1."""
-        spans = list(self._ended)
-        if self._since_s is not None:
-            spans.append((self._since_s, now, self._fill))
-        busy = weighted = 0.0
-        for begin_s, end_s, fill in spans:
-            length = max(0.0, min(end_s, now) - max(begin_s, now - WINDOW_S))
-            busy += length
-            weighted += length * fill
-        return min(1.0, busy / WINDOW_S), min(1.0, weighted / WINDOW_S)
-
-
-@dataclass(slots=True)
-class _Faults:
-    """Faults in force."""
-
-    slowness: float = 1.0
-    """Factor of the duration of batches and steps."""
-    fake_busy: bool = False
-    stalled_until_s: float = -math.inf
-    lost_until_s: float = -math.inf
-    hangs_until_s: float = -math.inf
-    readable: threading.Event = field(default_factory=threading.Event)
-    """Ends the hang of reads early."""
-
-
 class SimulatedGpu:
     """A modelled GPU that works in batches. Every method may be called from any thread.
 
@@ -130,19 +73,24 @@ class SimulatedGpu:
         self.spec: SimulatedGpuSpec = spec or SimulatedGpuSpec()
         self.clock = clock
         self._engine = WorkEngine(self.spec.work)
-        self._meter = _UtilizationMeter()
         self._lock = threading.Lock()
         self._now = -math.inf
         self._finished: list[Done] = []
         self._submitted = self._done = self._failed = 0
-        self._faults = _Faults()
+        self._clear_faults()
+
+    def _clear_faults(self) -> None:
+        self._slowness = 1.0  # Factor of the duration of batches and steps
+        self._is_fake_busy = False
+        self._stalled_until_s = self._lost_until_s = self._hangs_until_s = -math.inf
+        self._readable = threading.Event()  # Ends the hang of reads early
 
     def submit(self, item: Item, now: float) -> None:
         """Submit a request; ``advance`` returns its result later."""
         with self._lock:
             now = self._run_until(now)
             self._submitted += 1
-            if now < self._faults.lost_until_s:
+            if now < self._lost_until_s:
                 self._fail([item], now, "lost")
             elif not self._engine.fits(item):
                 self._fail([item], now, "too_large")
@@ -182,11 +130,11 @@ class SimulatedGpu:
         """Return the sample that a driver would report at ``now``."""
         with self._lock:
             now = self._run_until(now)
-            if now < self._faults.lost_until_s:
+            if now < self._lost_until_s:
                 return GpuSample(device=DEVICE, index=0, taken_at_s=now, source=self.name, health="lost")
-            busy, weighted = self._meter.shares(now)
-            utilization_pct, drawn = 100.0 * busy, weighted
-            if self._faults.fake_busy:
+            busy, drawn = self._engine.busy_shares(now)
+            utilization_pct = 100.0 * busy
+            if self._is_fake_busy:
                 utilization_pct, drawn = FAKE_BUSY_PCT, FAKE_BUSY_DRAW
             return GpuSample(
                 device=DEVICE,
@@ -212,16 +160,16 @@ class SimulatedGpu:
                 "resident": self._resident,
                 "queued": len(self._engine.queue),
                 "kv_used": self._engine.kv_used,
-                "lost": now < self._faults.lost_until_s,
+                "lost": now < self._lost_until_s,
             }
 
     def read(self) -> tuple[GpuSample]:
         """Return one sample at the time of the own clock. Blocks, in real time, while reads hang."""
         # Without the lock: a hanging read must not block the service.
-        faults = self._faults
-        pause_s = faults.hangs_until_s - self.clock()
+        readable = self._readable
+        pause_s = self._hangs_until_s - self.clock()
         if pause_s > 0.0:
-            faults.readable.wait(pause_s)
+            readable.wait(pause_s)
         return (self.sample(self.clock()),)
 
     def close(self) -> None:
@@ -236,9 +184,9 @@ class SimulatedGpu:
         """Stop all progress for ``duration_s``; running work counts as busy, as with a hung kernel."""
         with self._lock:
             now = self._run_until(now)
-            until_s = max(self._faults.stalled_until_s, now + duration_s)
-            self._engine.delay(now, until_s - max(self._faults.stalled_until_s, now))
-            self._faults.stalled_until_s = until_s
+            until_s = max(self._stalled_until_s, now + duration_s)
+            self._engine.delay(now, until_s - max(self._stalled_until_s, now))
+            self._stalled_until_s = until_s
 
     def slow(self, factor: float, now: float) -> None:
         """Multiply the duration of batches and steps that start from now on; 1 is normal.
@@ -250,12 +198,12 @@ class SimulatedGpu:
             raise ValueError(f"factor must be a finite number above 0, not {factor!r}")
         with self._lock:
             self._engine.truncate(self._run_until(now))
-            self._faults.slowness = factor
+            self._slowness = factor
 
     def fake_busy(self, *, on: bool) -> None:
         """Show 98 % utilization at low power, at normal speed."""
         with self._lock:
-            self._faults.fake_busy = on
+            self._is_fake_busy = on
 
     def lose(self, now: float) -> None:
         """Lose the device: all current and new requests fail until ``recover``."""
@@ -269,14 +217,14 @@ class SimulatedGpu:
         """
         with self._lock:
             now = self._run_until(now)
-            self._faults.readable.set()
-            self._faults = _Faults()
+            self._readable.set()
+            self._clear_faults()
             self._start(now)
 
     def hang_reads(self, duration_s: float, now: float) -> None:
         """Block every ``read`` until ``duration_s`` from now, as a hung driver does."""
         with self._lock:
-            self._faults.hangs_until_s = now + duration_s
+            self._hangs_until_s = now + duration_s
 
     def _run_until(self, now: float) -> float:
         """Process all due events and return the resulting time."""
@@ -284,7 +232,6 @@ class SimulatedGpu:
         due = self._next()
         while due is not None and due <= now:
             if self._engine.ends_s is not None:
-                self._meter.end(due)
                 ended = self._engine.finish()
                 self._done += len(ended)
                 self._finished.extend(Done(item.id, due) for item in ended)
@@ -296,13 +243,12 @@ class SimulatedGpu:
     def _next(self) -> float | None:
         if self._engine.ends_s is not None:
             return self._engine.ends_s
-        return self._faults.stalled_until_s if self._engine.queue else None
+        return self._stalled_until_s if self._engine.queue else None
 
     def _start(self, now: float) -> None:
-        if self._engine.ends_s is not None or now < self._faults.stalled_until_s:
+        if self._engine.ends_s is not None or now < self._stalled_until_s:
             return
-        if self._engine.begin(now, self._faults.slowness):
-            self._meter.begin(now, self._engine.fill)
+        if self._engine.begin(now, self._slowness):
             self._overflow(now)
 
     def _overflow(self, now: float) -> None:
@@ -314,9 +260,8 @@ class SimulatedGpu:
             self._lose_all(now, now + self.spec.restart_s, "memory")
 
     def _lose_all(self, now: float, until_s: float, reason: str) -> None:
-        self._meter.end(now)
-        self._fail(self._engine.clear(), now, reason)
-        self._faults.lost_until_s = until_s
+        self._fail(self._engine.clear(now), now, reason)
+        self._lost_until_s = until_s
 
     def _fail(self, items: list[Item], now: float, reason: str) -> None:
         self._failed += len(items)
