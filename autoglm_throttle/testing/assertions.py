@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle.asgi.responses import STATUS
@@ -12,36 +11,6 @@ from autoglm_throttle.types import LIMITED, LimitedReason, Reason, ShedReason
 
 LIMITED_STATUS = frozenset(STATUS[reason] for reason in LIMITED)
 SHED_STATUS = frozenset(STATUS[reason] for reason in Reason if reason in STATUS and reason not in LIMITED)
-
-
-@dataclass(frozen=True, slots=True)
-class _TestResponse:
-    """Status and body of a response from any client library."""
-
-    status: int
-    body: bytes | None
-    """None if only the status is known."""
-
-    @property
-    def is_rejected(self) -> bool:
-        """Whether the throttle wrote it; an app may answer 503 for reasons of its own."""
-        if self.status not in LIMITED_STATUS | SHED_STATUS:
-            return False
-        return self.body is None or "violated-policies" in self.problem
-
-    @property
-    def problem(self) -> Mapping[str, Any]:
-        """The problem document; empty if there is none."""
-        try:
-            document = json.loads(self.body or b"")
-        except ValueError:
-            return {}
-        return document if isinstance(document, dict) else {}
-
-    def __str__(self) -> str:
-        text = self.problem.get("detail") or (self.body or b"")[:200].decode("utf-8", "replace")
-        kind = "from the throttle" if self.is_rejected else "from the app"
-        return f"{self.status} {kind}" + (f": {text}" if text else "")
 
 
 def assert_admitted(response: object) -> None:
@@ -55,9 +24,9 @@ def assert_admitted(response: object) -> None:
         AssertionError: it was rejected; the text names the limit.
         TypeError: no status can be found in ``response``.
     """
-    answer = _read(response)
-    if answer.is_rejected:
-        raise AssertionError(f"expected the request to be admitted, got {answer}")
+    status, body = _read(response)
+    if _is_rejected(status, body):
+        raise AssertionError(f"expected the request to be admitted, got {_text(status, body)}")
 
 
 def assert_rejected(
@@ -116,31 +85,50 @@ def assert_shed(
 def _assert_status(
     response: object, statuses: frozenset[int], expected: str, reason: str | None, detail: str | None
 ) -> None:
-    answer = _read(response)
-    if answer.status not in statuses or not answer.is_rejected:
-        raise AssertionError(f"expected the request to be {expected}, got {answer}")
-    full = str(answer.problem.get("reason", ""))
+    status, body = _read(response)
+    text = _text(status, body)
+    if status not in statuses or not _is_rejected(status, body):
+        raise AssertionError(f"expected the request to be {expected}, got {text}")
+    full = str(_problem(body).get("reason", ""))
     for kind, wanted, actual in (("reason", reason, full.partition(":")[0]), ("detail", detail, full)):
         if wanted is not None and wanted != actual:
-            raise AssertionError(f"expected the {kind} {wanted}, got {full or 'none'}: {answer}")
+            raise AssertionError(f"expected the {kind} {wanted}, got {full or 'none'}: {text}")
 
 
-def _read(response: object) -> _TestResponse:
+def _is_rejected(status: int, body: bytes | None) -> bool:
+    """Whether the throttle wrote the response; an app may answer 503 for reasons of its own."""
+    is_ours = body is None or "violated-policies" in _problem(body)
+    return status in LIMITED_STATUS | SHED_STATUS and is_ours
+
+
+def _problem(body: bytes | None) -> Mapping[str, Any]:
+    """Return the problem document; empty if there is none."""
+    try:
+        document = json.loads(body or b"")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _text(status: int, body: bytes | None) -> str:
+    text = _problem(body).get("detail") or (body or b"")[:200].decode("utf-8", "replace")
+    kind = "from the throttle" if _is_rejected(status, body) else "from the app"
+    return f"{status} {kind}" + (f": {text}" if text else "")
+
+
+def _read(response: object) -> tuple[int, bytes | None]:
+    """Return status and body of a response from any client library; no body if only the status is known."""
     if isinstance(response, int):
-        return _TestResponse(response, None)
+        return response, None
     if isinstance(response, Sequence) and not isinstance(response, (str, bytes)):
-        return _of_messages(response)
+        start = next((one for one in response if one["type"].endswith("http.response.start")), None)
+        if start is None:
+            raise TypeError("no http.response.start is among the messages")
+        parts = [one.get("body", b"") for one in response if one["type"].endswith("http.response.body")]
+        return start["status"], b"".join(parts)
     for name in ("status_code", "status"):
         status = getattr(response, name, None)
         if isinstance(status, int):
             body = getattr(response, "content", getattr(response, "body", None))
-            return _TestResponse(status, body if isinstance(body, bytes) else None)
+            return status, body if isinstance(body, bytes) else None
     raise TypeError(f"no status can be found in {response!r}")
-
-
-def _of_messages(messages: Sequence[Any]) -> _TestResponse:
-    start = next((one for one in messages if one["type"].endswith("http.response.start")), None)
-    if start is None:
-        raise TypeError("no http.response.start is among the messages")
-    parts = [one.get("body", b"") for one in messages if one["type"].endswith("http.response.body")]
-    return _TestResponse(start["status"], b"".join(parts))

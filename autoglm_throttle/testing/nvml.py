@@ -97,7 +97,8 @@ class FakeNvml:
         self.calls: list[str] = []
         self.opened: int = 0  # Number of times the library was opened
         self.references: int = 0  # Openings that were not closed
-        self._samples: dict[int, _GpmSampleBuffer] = {}
+        # GPM samples by address: their memory, and number and device of the last filling.
+        self._samples: dict[int, tuple[ctypes.c_int, int, int]] = {}
         self._owner = 0
         self._fillings = 0
 
@@ -291,9 +292,9 @@ class FakeNvml:
     def nvmlGpmSampleAlloc(self, out: Pointer) -> int:
         error = self._begin_call(DRIVER, "gpm_alloc")
         if not error:
-            sample = _GpmSampleBuffer()
-            address = ctypes.addressof(sample)
-            self._samples[address] = sample
+            memory = ctypes.c_int()
+            address = ctypes.addressof(memory)
+            self._samples[address] = (memory, 0, 0)
             out._obj.contents = type(out._obj)._type_.from_address(address)
         return error
 
@@ -312,19 +313,20 @@ class FakeNvml:
 
     def nvmlGpmMetricsGet(self, out: Pointer) -> int:
         wanted = out._obj
-        first, second = (self._samples[_address(one)] for one in (wanted.sample1, wanted.sample2))
-        error = self._begin_call(second.device, "gpm_metrics") or _version(out, 1)
-        if not 0 < first.filled < second.filled or first.device != second.device:
+        _, first, first_device = self._samples[_address(wanted.sample1)]
+        _, second, device = self._samples[_address(wanted.sample2)]
+        error = self._begin_call(device, "gpm_metrics") or _version(out, 1)
+        if not 0 < first < second or first_device != device:
             return INVALID
         for metric in wanted.metrics[: wanted.numMetrics]:
-            metric.value = self._get(second.device, f"gpm_{metric.metricId}") / 100.0
-            metric.nvmlReturn = self._failure(second.device, f"gpm_{metric.metricId}")
+            metric.value = self._get(device, f"gpm_{metric.metricId}") / 100.0
+            metric.nvmlReturn = self._failure(device, f"gpm_{metric.metricId}")
         return error
 
     def _fill(self, sample: Pointer, device: int) -> int:
         self._fillings += 1
-        place = self._samples[_address(sample)]
-        place.filled, place.device = self._fillings, device
+        address = _address(sample)
+        self._samples[address] = (self._samples[address][0], self._fillings, device)
         return 0
 
     def nvmlDeviceGetMigMode(self, handle: Pointer, current: Pointer, pending: Pointer) -> int:
@@ -340,12 +342,6 @@ class FakeNvml:
     def nvmlDeviceGetGpuInstanceId(self, handle: Pointer, out: Pointer) -> int:
         out._obj.value = self._get(handle.number, "gi", handle.number % MIG_BASE + 1)
         return self._begin_call(handle.number, "gi")
-
-
-class _GpmSampleBuffer(ctypes.Structure):
-    """The memory behind the pointer to a GPM sample."""
-
-    _fields_ = (("filled", ctypes.c_int), ("device", ctypes.c_int))
 
 
 def _address(pointer: Pointer) -> int:

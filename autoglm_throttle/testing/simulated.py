@@ -28,23 +28,14 @@ from autoglm_throttle.testing.simulated_gpu import Done, SimulatedGpu, Simulated
 
 __all__ = ["BatchSpec", "Done", "Item", "LlmSpec", "SimulatedGpu", "SimulatedGpuSpec", "service"]
 
-WORD = "word "
-"""Text of a generated token."""
+WORD = "word "  # Text of a generated token
+CHARS_PER_TOKEN = 4  # The usual rule of thumb for English text
+DEFAULT_TOKENS = 128  # About the median answer of the public Azure chat trace of 2023 (129)
+STREAM_EVERY_S = 0.05  # Interval of events; tokens generated meanwhile are sent together
+BODY_BYTES = 1 << 20  # A longer request body is rejected with 413
 
-CHARS_PER_TOKEN = 4
-"""The usual rule of thumb for English text."""
-
-DEFAULT_TOKENS = 128
-"""About the median answer of the public Azure chat trace of 2023 (129)."""
-
-STREAM_EVERY_S = 0.05
-"""Interval of events; tokens generated meanwhile are sent together."""
-
+# HTTP status of failed work, by ``Done.failed``; no client sees 499.
 STATUS = {"memory": 500, "lost": 500, "too_large": 400, "cancelled": 499}
-"""HTTP status of failed work, by ``Done.failed``; no client sees 499."""
-
-BODY_BYTES = 1 << 20
-"""A longer request body is rejected with 413."""
 
 # Built once: the simulated service should cost little beside the code under test.
 _decode = json.JSONDecoder().decode

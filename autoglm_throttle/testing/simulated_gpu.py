@@ -150,7 +150,7 @@ class SimulatedGpu:
             )
 
     def state(self, now: float) -> dict[str, int | bool]:
-        """Return counters and gauges at ``now``; ``submitted = done + failed + resident`` always."""
+        """Return counters and gauges at ``now``; always ``submitted = done + failed + resident``."""
         with self._lock:
             now = self._run_until(now)
             return {
@@ -269,11 +269,10 @@ class SimulatedGpu:
 
     @property
     def _resident(self) -> int:
-        """Requests on the device, queued or running."""
         return len(self._engine.queue) + len(self._engine.running)
 
     def _memory_bytes(self) -> int:
-        work = self.spec.work
+        work, used = self.spec.work, self._resident * self.spec.request_bytes
         if isinstance(work, LlmSpec):
-            return self.spec.memory_idle_bytes + self._engine.kv_used * work.kv_bytes_per_token
-        return self.spec.memory_idle_bytes + self._resident * self.spec.request_bytes
+            used = self._engine.kv_used * work.kv_bytes_per_token
+        return self.spec.memory_idle_bytes + used
