@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from autoglm_throttle.cli import doctor_gpu
-from autoglm_throttle.cli.doctor_result import DoctorResult, Severity
+from autoglm_throttle.cli.doctor_result import DoctorResult
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_sources, colored, load, write, write_json
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.advice import WITH_LIMIT
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     """Diagnose the configured devices and store. A failure ends with 1, a warning does not."""
     settings = load(args)
     results = [*doctor_gpu.diagnose(settings), *_diagnose_store(settings), *_diagnose_objective(settings)]
-    ok = all(result.level is not Severity.FAIL for result in results)
+    ok = all(result.level != "fail" for result in results)
     if args.format == "json":
         write_json({"ok": ok, "findings": [asdict(result) for result in results]})
     else:
@@ -34,7 +34,7 @@ def _diagnose_store(settings: Settings) -> list[DoctorResult]:
 
         return doctor_redis.diagnose(settings)
     text = "REDIS_URL is not set: each process counts user limits in its own memory"
-    return [DoctorResult("store", "configured", Severity.OK, text)]
+    return [DoctorResult("store", "configured", "ok", text)]
 
 
 def _diagnose_objective(settings: Settings) -> list[DoctorResult]:
@@ -44,10 +44,10 @@ def _diagnose_objective(settings: Settings) -> list[DoctorResult]:
         return []
     if slo_s is not None:
         text = f"the concurrency limit aims at complete responses within {plain(slo_s)} s"
-        return [DoctorResult("limit", "objective", Severity.OK, text, value=slo_s)]
+        return [DoctorResult("limit", "objective", "ok", text, value=slo_s)]
     text = "SLO_S is not set: each process learns its objective, at least 2 s; its snapshot shows it"
     hint = "set SLO_S to the time that your callers accept"
-    return [DoctorResult("limit", "objective", Severity.WARN, text, hint)]
+    return [DoctorResult("limit", "objective", "warn", text, hint)]
 
 
 def _text(results: Sequence[DoctorResult]) -> str:

@@ -6,6 +6,7 @@ import importlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
@@ -16,11 +17,8 @@ from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.types import GpuProvider, GpuSample, ThrottleError
 from autoglm_throttle.types.errors import NoSourceError
 
-# Timeout of the first call. It opens the driver, which can take seconds if nothing keeps it loaded.
-ANSWER_TIMEOUT_S: Final = 10.0
-
-# Seconds between the two readings of a source; activity ratios exist from the second reading on.
-PAUSE_S: Final = 0.25
+ANSWER_TIMEOUT_S: Final = 10.0  # of the first call: it opens the driver, which can take seconds
+PAUSE_S: Final = 0.25  # between the two readings of a source: activity ratios exist from the second on
 
 NO_NAME: Final = "has no metric of"
 WEB_PAGE: Final = "answers with a web page"
@@ -51,30 +49,30 @@ _PERIOD: Final = (
     "start it with DCGM_EXPORTER_INTERVAL=1000 (ms)"
 )
 
-QUANTITIES: Final = (  # Name of a quantity -> fields; one of them is enough
-    ("utilization", ("utilization_pct", "graphics_active_ratio")),
-    ("memory", ("memory_used_bytes",)),
-    ("power", ("power_w",)),
-    ("power limit", ("power_limit_w",)),
-    ("energy", ("energy_j",)),
-    ("temperature", ("temperature_c",)),
-    ("clock", ("sm_clock_mhz",)),
-    ("reasons of slowdown", ("throttle",)),
-    ("time slowed down", ("throttled_ns",)),
-    ("SM activity", ("sm_active_ratio",)),
-    ("tensor activity", ("tensor_active_ratio",)),
-    ("memory activity", ("dram_active_ratio", "memory_busy_pct")),
-    ("PCIe", ("pcie_rx_bytes", "pcie_rx_bps")),
-    ("NVLink", ("nvlink_rx_bytes", "nvlink_rx_bps")),
-)
+QUANTITIES: Final = {  # Name of a quantity -> fields; one of them is enough
+    "utilization": "utilization_pct graphics_active_ratio",
+    "memory": "memory_used_bytes",
+    "power": "power_w",
+    "power limit": "power_limit_w",
+    "energy": "energy_j",
+    "temperature": "temperature_c",
+    "clock": "sm_clock_mhz",
+    "reasons of slowdown": "throttle",
+    "time slowed down": "throttled_ns",
+    "SM activity": "sm_active_ratio",
+    "tensor activity": "tensor_active_ratio",
+    "memory activity": "dram_active_ratio memory_busy_pct",
+    "PCIe": "pcie_rx_bytes pcie_rx_bps",
+    "NVLink": "nvlink_rx_bytes nvlink_rx_bps",
+}
 
-OF_ENGINES: Final = (
-    ("requests running", ("running",)),
-    ("requests waiting", ("queued",)),
-    ("cache fill", ("kv_used_ratio",)),
-    ("tokens", ("tokens_total",)),
-    ("preemptions", ("preemptions_total",)),
-)
+OF_ENGINES: Final = {
+    "requests running": "running",
+    "requests waiting": "queued",
+    "cache fill": "kv_used_ratio",
+    "tokens": "tokens_total",
+    "preemptions": "preemptions_total",
+}
 
 FOR_ROOT: Final = "keeps GPM for root"
 FOR_HOPPER: Final = "only Hopper devices and later"
@@ -105,14 +103,17 @@ _AMBIGUOUS: Final = (
 )
 
 
+_result = partial(DoctorResult, "gpu")
+
+
 def diagnose(settings: Settings) -> list[DoctorResult]:
     """Read every source twice, and report its devices or the reason for their absence."""
     try:
         sources = providers(settings.gpu, manual=True)
     except ValueError as error:
-        return [_result("source", Severity.FAIL, _named("GPU", str(error)))]
+        return [_result("source", "fail", _named("GPU", str(error)))]
     if not sources:
-        return [_result("source", Severity.OK, "GPU=none: no GPU is read", value="none")]
+        return [_result("source", "ok", "GPU=none: no GPU is read", value="none")]
     return [result for source in sources for result in _diagnose_source(source, settings)]
 
 
@@ -120,19 +121,15 @@ def _diagnose_source(source: GpuProvider, settings: Settings) -> list[DoctorResu
     try:
         rows, library = within(ANSWER_TIMEOUT_S, lambda: _read(source))
     except NoSourceError as error:
-        severity, hint = (
-            (Severity.FAIL, _REQUIRED) if settings.gpu.gpu_required else (Severity.WARN, _NOT_REQUIRED)
-        )
-        return [_result("source", severity, str(error), hint)]
+        if settings.gpu.gpu_required:
+            return [_result("source", "fail", str(error), _REQUIRED)]
+        return [_result("source", "warn", str(error), _NOT_REQUIRED)]
     except TimeoutError:
         text = f"{source.name} has not answered within {plain(ANSWER_TIMEOUT_S)} s"
-        return [_result("sample", Severity.FAIL, text, "nvidia-smi will hang as well: check the kernel log")]
+        return [_result("sample", "fail", text, "nvidia-smi will hang as well: check the kernel log")]
     except (ThrottleError, ValueError) as error:
-        return [
-            _result(
-                "sample", Severity.FAIL, _named(source.name, str(error)), _remedy(source.name, str(error))
-            )
-        ]
+        hint = _remedy(source.name, str(error))
+        return [_result("sample", "fail", _named(source.name, str(error)), hint)]
     return list(_results(source.name, rows, library))
 
 
@@ -158,19 +155,19 @@ def _library() -> str:
 
 def _results(name: str, rows: Sequence[GpuSample], library: str) -> Iterator[DoctorResult]:
     engines = sum(row.kind == "engine" for row in rows)
-    counts = [_count(len(rows) - engines, "device")] if engines < len(rows) or not rows else []
-    counts += [_count(engines, "engine")] if engines else []
-    text = f"{name} reads {' and '.join(counts)}{f', {library}' if library else ''}"
-    yield _result("source", Severity.OK if rows else Severity.FAIL, text, value=name)
+    counts = {"device": len(rows) - engines, "engine": engines} if rows else {"device": 0}
+    texts = [
+        f"{number} {noun}{'' if number == 1 else 's'}"
+        for noun, number in counts.items()
+        if number or not rows
+    ]
+    text = f"{name} reads {' and '.join(texts)}{f', {library}' if library else ''}"
+    yield _result("source", "ok" if rows else "fail", text, value=name)
     now = time.monotonic()
     for row in sorted(rows, key=lambda row: (row.host, row.index)):
         yield from device_results(row, now)
     if name.startswith("dcgm:"):
-        yield _result("period", Severity.OK, f"{name} may repeat old values", _PERIOD)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        yield _result("period", "ok", f"{name} may repeat old values", _PERIOD)
 
 
 def _named(name: str, text: str) -> str:
@@ -183,27 +180,21 @@ def _remedy(name: str, text: str) -> str:
     return _NO_SERIES if NO_SERIES in text else _CHECKS.get(name.partition(":")[0], "")
 
 
-def _result(
-    item: str, level: Severity, message: str, hint: str = "", *, value: str | None = None
-) -> DoctorResult:
-    return DoctorResult("gpu", item, level, message, hint, value)
-
-
 def device_results(row: GpuSample, now: float) -> Iterator[DoctorResult]:
     """Report on one row: the device's state, and its known quantities."""
     name = _name(row)
     if row.health == "lost":
         text = f"{name}: lost" + (f" ({'; '.join(row.notes)})" if row.notes else "")
-        yield DoctorResult("gpu", "device", Severity.FAIL, text, _LOST, row.device)
+        yield _result("device", "fail", text, _LOST, row.device)
         return
     engine = row.kind == "engine"
     age_ms = (max(0.0, now - row.taken_at_s) + row.age_s) * 1e3
     text = f"{name}: {_work(row) if engine else _load(row)}, {age_ms:.1f} ms old"
     if engine or load_pct(row) is not None:
-        yield DoctorResult("gpu", "device", Severity.OK, text, value=row.device)
+        yield _result("device", "ok", text, value=row.device)
     else:
         hint = _MIG if row.kind == "mig" else _NO_UTILIZATION
-        yield DoctorResult("gpu", "device", Severity.WARN, text, hint, row.device)
+        yield _result("device", "warn", text, hint, row.device)
     yield _fields_result(name, row)
 
 
@@ -216,30 +207,30 @@ def _name(row: GpuSample) -> str:
 
 def _fields_result(name: str, row: GpuSample) -> DoctorResult:
     quantities = OF_ENGINES if row.kind == "engine" else QUANTITIES
-    known = [
+    missing = [
         quantity
-        for quantity, fields in quantities
-        if any(getattr(row, field) is not None for field in fields)
+        for quantity, fields in quantities.items()
+        if all(getattr(row, field) is None for field in fields.split())
     ]
-    missing = [quantity for quantity, _ in quantities if quantity not in known]
-    text = f"{name} reports {', '.join(known) or 'nothing'}; not {', '.join(missing)}"
+    known = ", ".join(quantity for quantity in quantities if quantity not in missing)
+    text = f"{name} reports {known or 'nothing'}; not {', '.join(missing)}"
     if not missing:
         text = f"{name} reports every quantity checked"
     level, hint = _fields_severity(row, missing)
-    return DoctorResult("gpu", "quantities", level, text, hint, missing)
+    return _result("quantities", level, text, hint, missing)
 
 
 def _fields_severity(row: GpuSample, missing: list[str]) -> tuple[Severity, str]:
     notes = " ".join(row.notes)
     if row.kind == "engine":
-        has_no_load = "requests waiting" in missing and "cache fill" in missing
-        return (Severity.WARN, "SIGNAL=pressure has no input") if has_no_load else (Severity.OK, "")
+        has_no_load = {"requests waiting", "cache fill"} <= set(missing)
+        return ("warn", "SIGNAL=pressure has no input") if has_no_load else ("ok", "")
     if _SM not in missing:
-        return Severity.OK, "; ".join(row.notes)
+        return "ok", "; ".join(row.notes)
     if FOR_ROOT in notes:
-        return Severity.WARN, _PERMISSION
+        return "warn", _PERMISSION
     is_ambiguous = row.kind == "gpu" and bool({"power", "power limit"} & set(missing))
-    level = Severity.WARN if is_ambiguous else Severity.OK
+    level: Severity = "warn" if is_ambiguous else "ok"
     if row.source.startswith(("dcgm:", "prometheus:")):
         return level, _COUNTERS
     if is_ambiguous:
@@ -262,11 +253,5 @@ def _load(row: GpuSample) -> str:
 
 
 def _work(row: GpuSample) -> str:
-    parts = []
-    if row.running is not None:
-        parts.append(f"{row.running} running")
-    if row.queued is not None:
-        parts.append(f"{row.queued} waiting")
-    if row.kv_used_ratio is not None:
-        parts.append(f"cache {row.kv_used_ratio:.0%} full")
-    return ", ".join(parts) or "reports no load"
+    values = (row.running, "{} running"), (row.queued, "{} waiting"), (row.kv_used_ratio, "cache {:.0%} full")
+    return ", ".join(text.format(value) for value, text in values if value is not None) or "reports no load"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from hashlib import sha1
-from itertools import count, islice
 from statistics import median
 from typing import Any, Final
 
-from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor_result import DoctorResult, within
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups.store import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.settings.problems import shortened
 from autoglm_throttle.store import fleet
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import protocol as breakers
@@ -52,15 +53,12 @@ USERS_TRIED: Final = 200
 # One limit stored as a list, one stored as sub-buckets.
 _BOTH_LAYOUTS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
 
-_REMEDIES: Final[Mapping[StoreErrorKind, str]] = {
+_REMEDIES: Final = {
     StoreErrorKind.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
     StoreErrorKind.TIMEOUT: "it hangs, has high latency, or expects TLS (rediss://)",
     StoreErrorKind.FORBIDDEN: "REDIS_URL must contain the user and password of the server",
     StoreErrorKind.LOST: "does the server expect TLS (rediss://), or plain TCP?",
 }
-
-
-DoctorResults = list[DoctorResult]
 
 Execute = Callable[..., Any]  # Sends a command and returns its reply; raises redis-py's errors
 
@@ -74,84 +72,60 @@ _BY_ARGUMENTS: Final[dict[tuple[object, ...], str]] = {
 # Command -> arguments after its key or channel: the fewest with which the server checks permissions.
 ARGUMENTS: Final = {name: values for values, names in _BY_ARGUMENTS.items() for name in names.split()}
 
-
-@dataclass(frozen=True, slots=True)
-class RedisNode:
-    """One server that holds keys of this service."""
-
-    name: str  # Empty if there is only one
-    connection: Any
-    check_request: CheckRequest  # A charge of an invented user with keys on this server
-
-    def execute(self, *tokens: object) -> Any:  # noqa: ANN401 - a reply may be anything
-        """Send a command and read its reply."""
-        self.connection.send_command(*tokens)
-        return self.connection.read_response()
-
-    def result(
-        self,
-        item: str,
-        level: Severity,
-        message: str,
-        hint: str = "",
-        value: str | float | list[str] | None = None,
-    ) -> DoctorResult:
-        """Make a result for this server; the message names it if there are several."""
-        text = f"{self.name}: {message}" if self.name else message
-        return DoctorResult("redis", item, level, text, hint, value)
+_result = partial(DoctorResult, "redis")
 
 
-def diagnose(settings: Settings) -> DoctorResults:
+def diagnose(settings: Settings) -> list[DoctorResult]:
     """Diagnose the server of ``REDIS_URL`` within `TOTAL_TIMEOUT_S`."""
     url = settings.text_of("redis_url")
     try:
         return within(TOTAL_TIMEOUT_S, lambda: _diagnose(settings, url))
     except TimeoutError:
         text = f"{url}: no answer within {plain(TOTAL_TIMEOUT_S)} s"
-        return [DoctorResult("redis", "connection", Severity.FAIL, text, "can its host name be resolved?")]
+        return [_result("connection", "fail", text, "can its host name be resolved?")]
 
 
-def _diagnose(settings: Settings, url: str) -> DoctorResults:
+def _diagnose(settings: Settings, url: str) -> list[DoctorResult]:
     from redis.exceptions import RedisClusterException, RedisError
 
-    results: DoctorResults = []
-    secret = settings.store.redis_url.get_secret_value() if settings.store.redis_url is not None else ""
+    store = settings.store
+    results: list[DoctorResult] = []
     try:
-        wire = WindowProtocol(
-            settings.store.redis_prefix, settings.store.service, settings.store.redis_partitions
-        )
-        parts = parse_redis_url(secret)
-        with closing(RedisClients(settings.store).sync(REPLY_TIMEOUT_S)) as client:
+        wire = WindowProtocol(store.redis_prefix, store.service, store.redis_partitions)
+        parts = parse_redis_url("" if store.redis_url is None else store.redis_url.get_secret_value())
+        with closing(RedisClients(store).sync(REPLY_TIMEOUT_S)) as client:
             nodes = _nodes(client, wire, parts.topology is Topology.CLUSTER)
             results.append(_connected(parts, url, len(nodes)))
-            for node in nodes:
-                results += [*_latency(node, settings), *check_server(node), *_access(node, settings, wire)]
+            for name, (execute, request) in sorted(nodes.items()):
+                found = [*_latency(execute, store.redis_deadline_s), *check_server(execute)]
+                found += _access(execute, request, settings, wire)
+                results += [replace(one, message=f"{name}: {one.message}") if name else one for one in found]
     except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
         kind = error_kind(error, sent=False)
         hint = _REMEDIES.get(kind, "")
-        results.append(
-            DoctorResult(
-                "redis", "connection", Severity.FAIL, f"{url}: {_error_line(error)}", hint, kind.value
-            )
-        )
+        results.append(_result("connection", "fail", f"{url}: {_error_line(error)}", hint, kind.value))
     return results
 
 
-def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> list[RedisNode]:  # noqa: ANN401 - redis-py's
-    """Open connections to the servers that hold our keys: several for a cluster, else one."""
-    check_requests = (
-        wire.build_check([StoreCharge("doctor", _BOTH_LAYOUTS, secrets.token_hex(8), 1)]) for _ in count()
-    )
-    if not cluster:
-        return [RedisNode("", client.connection_pool.get_connection(), next(check_requests))]
-    nodes_by_name: dict[str, tuple[Any, CheckRequest]] = {}
-    for check_request in islice(check_requests, USERS_TRIED):
-        node = client.get_node_from_key(check_request.keys[0])
-        nodes_by_name.setdefault(node.name, (node, check_request))
-    return [
-        RedisNode(name, client.get_redis_connection(node).connection_pool.get_connection(), check_request)
-        for name, (node, check_request) in sorted(nodes_by_name.items())
-    ]
+def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> dict[str, tuple[Execute, CheckRequest]]:  # noqa: ANN401 - redis-py's
+    """Open connections to the servers that hold our keys: several by name for a cluster, else one.
+
+    Each comes with a charge of an invented user that has keys on this server.
+    """
+    nodes: dict[str, tuple[Execute, CheckRequest]] = {}
+    for _ in range(USERS_TRIED if cluster else 1):
+        request = wire.build_check([StoreCharge("doctor", _BOTH_LAYOUTS, secrets.token_hex(8), 1)])
+        node = client.get_node_from_key(request.keys[0]) if cluster else None
+        name = "" if node is None else node.name
+        if name not in nodes:
+            owner = client if node is None else client.get_redis_connection(node)
+            nodes[name] = partial(_execute, owner.connection_pool.get_connection()), request
+    return nodes
+
+
+def _execute(connection: Any, *tokens: object) -> Any:  # noqa: ANN401 - redis-py's; a reply may be anything
+    connection.send_command(*tokens)
+    return connection.read_response()
 
 
 def _connected(parts: RedisAddress, url: str, nodes: int) -> DoctorResult:
@@ -160,13 +134,11 @@ def _connected(parts: RedisAddress, url: str, nodes: int) -> DoctorResult:
         Topology.SENTINEL: f"the primary of {parts.service}, as Sentinel names it",
         Topology.CLUSTER: f"a cluster, keys of this service on {nodes} of its nodes",
     }[parts.topology]
-    tls = "TLS" if parts.tls else "no TLS"
-    return DoctorResult(
-        "redis", "connection", Severity.OK, f"{url} answers: {kind}, {tls}", value=parts.topology.value
-    )
+    text = f"{url} answers: {kind}, {'TLS' if parts.tls else 'no TLS'}"
+    return _result("connection", "ok", text, value=parts.topology.value)
 
 
-def _latency(node: RedisNode, settings: Settings) -> DoctorResults:
+def _latency(execute: Execute, deadline_s: float) -> Iterator[DoctorResult]:
     """Measure the round trip, and the difference between the two clocks."""
     from redis.exceptions import NoPermissionError
 
@@ -174,86 +146,74 @@ def _latency(node: RedisNode, settings: Settings) -> DoctorResults:
     try:
         for _ in range(ROUND_TRIPS):
             began, wall = time.monotonic(), time.time()
-            seconds, micros = node.execute("TIME")
+            seconds, micros = execute("TIME")
             elapsed_s = time.monotonic() - began
             # TIME is assumed to be read in the middle of the round trip.
             times.append((elapsed_s, int(seconds) + int(micros) / 1e6 - wall - elapsed_s / 2))
     except NoPermissionError:
-        return []  # the permission check reports it
+        return  # the permission check reports it
+    yield _round_trip(median(elapsed_s for elapsed_s, _ in times), deadline_s)
     # The fastest round trip bounds the offset best: its error is at most half of it.
     offset = min(times)[1]
     clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
-    return [
-        _round_trip(node, median(elapsed_s for elapsed_s, _ in times), settings.store.redis_deadline_s),
-        node.result(
-            "clock", Severity.OK, f"{clock}; windows use the server's clock only", value=round(offset, 6)
-        ),
-    ]
+    yield _result("clock", "ok", f"{clock}; windows use the server's clock only", value=round(offset, 6))
 
 
-def _round_trip(node: RedisNode, median_s: float, deadline_s: float) -> DoctorResult:
+def _round_trip(median_s: float, deadline_s: float) -> DoctorResult:
     """Check that decisions, which wait for ``deadline_s`` at most, can wait for a round trip."""
     text = f"round trip {median_s * 1e3:.2f} ms, median of {ROUND_TRIPS}"
-    value = round(median_s, 6)
     if median_s <= deadline_s / 2:
-        return node.result("round_trip", Severity.OK, text, value=value)
+        return _result("round_trip", "ok", text, value=round(median_s, 6))
     hint = (
         f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline_s * 1e3)} ms: "
         "run the store closer to the service, or raise the deadline"
     )
-    severity = Severity.FAIL if median_s > deadline_s else Severity.WARN
-    return node.result("round_trip", severity, text, hint, value)
+    return _result("round_trip", "fail" if median_s > deadline_s else "warn", text, hint, round(median_s, 6))
 
 
-def check_server(node: RedisNode) -> DoctorResults:
+def check_server(execute: Execute) -> Iterator[DoctorResult]:
     """Report version, role and eviction policy of the server."""
     from redis.exceptions import NoPermissionError
 
     try:
-        text = node.execute("INFO").decode("utf-8", "replace")
+        text = execute("INFO").decode("utf-8", "replace")
     except NoPermissionError:
         hint = "grant +info to see its version, role and eviction policy"
-        return [node.result("server", Severity.WARN, "its user has no permission for INFO", hint)]
+        yield _result("server", "warn", "its user has no permission for INFO", hint)
+        return
     info = dict(line.partition(":")[::2] for line in text.splitlines() if ":" in line)
-    return [check_version(node, info), _role(node, info), _eviction(node, info)]
+    yield check_version(info)
+    if info.get("role") == "master":
+        yield _result("role", "ok", "it is a primary", value="primary")
+    else:
+        hint = "use the address of its primary, or let Sentinel find it: redis+sentinel://"
+        yield _result("role", "fail", "it is a replica, which accepts no writes", hint, "replica")
+    policy = info.get("maxmemory_policy", "")
+    text = f"eviction policy {policy or 'not reported'}"
+    if policy in SAFE_EVICTION_POLICIES:
+        yield _result("eviction", "ok", text, value=policy)
+    else:
+        text += ": when its memory is full, a user's window may be evicted, which resets the user's limit"
+        yield _result("eviction", "warn", text, "set maxmemory-policy volatile-ttl or noeviction", policy)
 
 
-def check_version(node: RedisNode, info: Mapping[str, str]) -> DoctorResult:
+def check_version(info: Mapping[str, str]) -> DoctorResult:
     """Check the version of a server, from its own information."""
     version = info.get("valkey_version") or info.get("redis_version", "")
     name = f"{'Valkey' if 'valkey_version' in info else 'Redis'} {version}"
     numbers = tuple(int(part) for part in info.get("redis_version", "").split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
-        return node.result(
-            "version", Severity.FAIL, f"{name} is too old", "Redis 6.2 or later, or Valkey", version
-        )
-    return node.result("version", Severity.OK, name, value=version)
+        return _result("version", "fail", f"{name} is too old", "Redis 6.2 or later, or Valkey", version)
+    return _result("version", "ok", name, value=version)
 
 
-def _role(node: RedisNode, info: Mapping[str, str]) -> DoctorResult:
-    role = info.get("role", "")
-    if role != "master":
-        hint = "use the address of its primary, or let Sentinel find it: redis+sentinel://"
-        return node.result("role", Severity.FAIL, "it is a replica, which accepts no writes", hint, "replica")
-    return node.result("role", Severity.OK, "it is a primary", value="primary")
-
-
-def _eviction(node: RedisNode, info: Mapping[str, str]) -> DoctorResult:
-    policy = info.get("maxmemory_policy", "")
-    text = f"eviction policy {policy or 'not reported'}"
-    if policy in SAFE_EVICTION_POLICIES:
-        return node.result("eviction", Severity.OK, text, value=policy)
-    text += ": when its memory is full, a user's window may be evicted, which resets the user's limit"
-    return node.result(
-        "eviction", Severity.WARN, text, "set maxmemory-policy volatile-ttl or noeviction", policy
-    )
-
-
-def _access(node: RedisNode, settings: Settings, wire: WindowProtocol) -> DoctorResults:
+def _access(
+    execute: Execute, request: CheckRequest, settings: Settings, wire: WindowProtocol
+) -> list[DoctorResult]:
     """Check the permissions and the counting; counting is skipped if a permission is missing."""
-    results = _permissions(node, settings)
-    forbidden = any(result.level is Severity.FAIL for result in results)
-    return results if forbidden else [*results, _counts(node, wire)]
+    results = _permissions(execute, request.keys[0], settings)
+    forbidden = any(result.level == "fail" for result in results)
+    return results if forbidden else [*results, _counts(execute, request, wire)]
 
 
 def missing_permissions(execute: Execute, commands: Iterable[str], key: str) -> dict[str, list[str]] | None:
@@ -264,6 +224,13 @@ def missing_permissions(execute: Execute, commands: Iterable[str], key: str) -> 
     """
     from redis.exceptions import NoPermissionError, ResponseError
 
+    calls: dict[str, tuple[object, ...]] = {
+        "time": ("TIME",),
+        "ping": ("PING",),
+        "eval": ("EVAL", "return 0", 1, key),
+        "evalsha": ("EVALSHA", "0" * 40, 1, key),
+        **{name: (name.upper(), key, *values) for name, values in ARGUMENTS.items()},
+    }
     try:
         execute("MULTI")
     except NoPermissionError:
@@ -271,7 +238,7 @@ def missing_permissions(execute: Execute, commands: Iterable[str], key: str) -> 
     missing: dict[str, list[str]] = {"command": [], "channel": [], "key": []}
     for command in commands:
         try:
-            execute(*_call(command, key))
+            execute(*calls[command])
         except NoPermissionError as error:
             kind = next((kind for kind in ("command", "channel") if kind in str(error)), "key")
             missing[kind].append(command)
@@ -281,17 +248,7 @@ def missing_permissions(execute: Execute, commands: Iterable[str], key: str) -> 
     return missing
 
 
-def _call(command: str, key: str) -> Sequence[object]:
-    if command in ("time", "ping"):
-        return (command.upper(),)
-    if command == "eval":
-        return ("EVAL", "return 0", 1, key)
-    if command == "evalsha":
-        return ("EVALSHA", "0" * 40, 1, key)
-    return (command.upper(), key, *ARGUMENTS[command])
-
-
-def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:
+def _permissions(execute: Execute, key: str, settings: Settings) -> list[DoctorResult]:
     """Report missing permissions of the server's user."""
     needed = (
         (settings.fleet.fleet, fleet.RIGHTS),
@@ -299,79 +256,66 @@ def _permissions(node: RedisNode, settings: Settings) -> DoctorResults:
         (settings.shared_breakers.shared, breakers.RIGHTS),
     )
     more = [command for is_on, rights in needed if is_on for command in rights.split()]
-    commands = dict.fromkeys([*RIGHTS.split(), *more])
-    missing = missing_permissions(node.execute, commands, node.check_request.keys[0])
+    missing = missing_permissions(execute, dict.fromkeys([*RIGHTS.split(), *more]), key)
     if missing is None and not more:
         return []  # the counting check fails if one is missing
     if missing is None:
         hint = "grant +multi +discard so that each command can be checked"
-        text = "the permissions that a fleet needs were not checked"
-        return [node.result("rights", Severity.WARN, text, hint)]
-    results = []
-    if missing["command"]:
-        hint = "ACL SETUSER its name " + " ".join(f"+{command}" for command in missing["command"])
-        text = f"its user has no permission for {', '.join(missing['command'])}"
-        results.append(node.result("rights", Severity.FAIL, text, hint, missing["command"]))
-    for scope, verb, sign in (("key", "touch", "~"), ("channel", "use", "&")):
-        if missing[scope]:
-            text = f"its user may not {verb} the {scope}s with the prefix {settings.store.redis_prefix}"
-            hint = f"ACL SETUSER its name {sign}{settings.store.redis_prefix}:*"
-            results.append(node.result("rights", Severity.FAIL, text, hint, [f"{scope}s"]))
-    if not results:
-        results.append(node.result("rights", Severity.OK, "its user has all permissions needed", value=[]))
-    return results
+        return [_result("rights", "warn", "the permissions that a fleet needs were not checked", hint)]
+    prefix, commands = settings.store.redis_prefix, missing["command"]
+    rules = " ".join(f"+{command}" for command in commands)
+    rows = (
+        ("command", f"has no permission for {', '.join(commands)}", rules, commands),
+        ("key", f"may not touch the keys with the prefix {prefix}", f"~{prefix}:*", ["keys"]),
+        ("channel", f"may not use the channels with the prefix {prefix}", f"&{prefix}:*", ["channels"]),
+    )
+    results = [
+        _result("rights", "fail", f"its user {text}", f"ACL SETUSER its name {rule}", value)
+        for kind, text, rule, value in rows
+        if missing[kind]
+    ]
+    return results or [_result("rights", "ok", "its user has all permissions needed", value=[])]
 
 
-def _counts(node: RedisNode, wire: WindowProtocol) -> DoctorResult:
+def _counts(execute: Execute, request: CheckRequest, wire: WindowProtocol) -> DoctorResult:
     """Charge one unit of an invented user, in both layouts, and refund it."""
     from redis.exceptions import ResponseError
 
+    def failed(text: str, kind: StoreErrorKind, hint: str = "") -> DoctorResult:
+        return _result("counting", "fail", text, hint, kind.value)
+
     try:
-        (answer,) = wire.decode(_run(node, wire.encode([node.check_request])), [node.check_request])
+        (answer,) = wire.decode(_run(execute, *wire.encode([request])), [request])
         if isinstance(answer, StoreErrorKind):
-            return node.result("counting", Severity.FAIL, f"it cannot count: {answer}", value=answer.value)
-        allowed = all(ok == 1 for ok in answer[::VALUES])
-        back = wire.build_refund(node.check_request, answer)
-        moved = wire.decode(_run(node, wire.encode([back])), [back])
+            return failed(f"it cannot count: {answer}", answer)
+        back = wire.build_refund(request, answer)
+        moved = wire.decode(_run(execute, *wire.encode([back])), [back])
     except ResponseError as error:
+        # A script without all permissions may have written keys without a time to live.
+        for key in request.keys:
+            with suppress(ResponseError):
+                execute("DEL", key)
         kind = error_kind(error, sent=True)
         hint = f"its user needs: {RIGHTS}" if kind is StoreErrorKind.FORBIDDEN else ""
-        _clear(node)
-        return node.result(
-            "counting", Severity.FAIL, f"it cannot count: {_error_line(error)}", hint, kind.value
-        )
+        return failed(f"it cannot count: {_error_line(error)}", kind, hint)
     except ValueError as error:
-        return node.result(
-            "counting", Severity.FAIL, f"it cannot count: {error}", value=StoreErrorKind.CONFUSED.value
-        )
-    if not allowed or moved[0] != [1, 1]:
-        text = f"it counts incorrectly: {answer}, {moved[0]}"
-        return node.result("counting", Severity.FAIL, text, value=StoreErrorKind.CONFUSED.value)
-    return node.result("counting", Severity.OK, "it charges and refunds correctly", value="ok")
+        return failed(f"it cannot count: {error}", StoreErrorKind.CONFUSED)
+    if any(ok != 1 for ok in answer[::VALUES]) or moved[0] != [1, 1]:
+        return failed(f"it counts incorrectly: {answer}, {moved[0]}", StoreErrorKind.CONFUSED)
+    return _result("counting", "ok", "it charges and refunds correctly", value="ok")
 
 
-def _run(node: RedisNode, encoded: tuple[list[str], list[str | int]]) -> object:
+def _run(execute: Execute, keys: list[str], arguments: list[str | int]) -> object:
     from redis.exceptions import NoScriptError
 
-    keys, arguments = encoded
     text = script()
     try:
         digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
-        return node.execute("EVALSHA", digest, len(keys), *keys, *arguments)
+        return execute("EVALSHA", digest, len(keys), *keys, *arguments)
     except NoScriptError:
-        return node.execute("EVAL", text, len(keys), *keys, *arguments)
-
-
-def _clear(node: RedisNode) -> None:
-    """Delete keys that a script without all permissions may have written without a time to live."""
-    from redis.exceptions import ResponseError
-
-    for key in node.check_request.keys:
-        with suppress(ResponseError):
-            node.execute("DEL", key)
+        return execute("EVAL", text, len(keys), *keys, *arguments)
 
 
 def _error_line(error: BaseException) -> str:
     """Return an error in one line."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text if len(text) <= MAX_ERROR_CHARS else f"{text[: MAX_ERROR_CHARS - 3]}..."
+    return shortened(str(error).splitlines()[0] if str(error) else type(error).__name__, MAX_ERROR_CHARS)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
 
-class Severity(StrEnum):
-    """Severity of a result."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
+Severity = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +23,7 @@ class DoctorResult:
     level: Severity
     message: str
     hint: str = ""  # The remedy; may be empty
-    # The same for programs: seconds, a name, a list of missing items.
-    value: str | float | list[str] | None = None
+    value: str | float | list[str] | None = None  # For programs: seconds, a name, a list of missing items
 
     def __post_init__(self) -> None:
         for name in ("message", "hint"):
@@ -46,20 +40,13 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
     After the time limit it goes on alone, on a daemon thread.
     """
-    result: list[T] = []
-    errors: list[BaseException] = []
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            result.append(work())
+            future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not result:
-        raise TimeoutError
-    return result[0]
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(seconds)

@@ -15,29 +15,13 @@ from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.types import GpuCondition, GpuSample, GpuVerdict, GpuView
 
-# Characters of a product's or a model's name, so that a line fits into 120 columns.
-MAX_NAME_CHARS: Final = 20
-
+MAX_NAME_CHARS: Final = 20  # of a product's or a model's name, so that a line fits into 120 columns
 UNKNOWN: Final = "-"
 
 _GIB: Final = 1024**3
 # Verdicts that need no reason.
 _PLAIN: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.PRODUCTIVE})
-
-_DEVICE_HEADING: Final = (
-    "gpu",
-    "name",
-    "util %",
-    "SM %",
-    "memory GiB",
-    "power W",
-    "MHz",
-    "C",
-    "verdict",
-    "age s",
-    "source",
-)
-_ENGINE_HEADING: Final = ("engine", "model", "running", "queued", "cache %", "tokens/s", "age s", "source")
+_LEFT: Final = frozenset({"gpu", "name", "verdict", "source", "engine", "model"})  # Columns of texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +46,11 @@ def as_text(reading: GpuReading) -> str:
     """Format the tables of devices and engines, the reasons, and the errors of sources."""
     devices, engines = _split(reading)
     parts = []
-    if devices:
-        rows = [_device_row(label, row, reading) for label, row in devices]
-        parts.append(table([_DEVICE_HEADING, *rows], right=frozenset({2, 3, 4, 5, 6, 7, 9})))
-    if engines:
-        rows = [_engine_row(label, row, reading) for label, row in engines]
-        parts.append(table([_ENGINE_HEADING, *rows], right=frozenset({2, 3, 4, 5, 6})))
+    for labelled_rows, cells in ((devices, _device_cells), (engines, _engine_cells)):
+        rows = [cells(label, row, reading) for label, row in labelled_rows]
+        for heading in map(list, rows[:1]):
+            right = frozenset(at for at, column in enumerate(heading) if column not in _LEFT)
+            parts.append(table([heading, *(list(row.values()) for row in rows)], right=right))
     if not parts:
         parts.append(_empty_text(reading.sources))
     notes = [*_reasons(reading.view, devices), *map(_error_line, reading.sources)]
@@ -81,8 +64,7 @@ def as_document(reading: GpuReading) -> dict[str, Any]:
     devices, engines = _split(reading)
     return {
         "gpus": [
-            _row_document(label, row, reading)
-            | {"verdict": _verdict_document(_verdict(reading.view, row), reading.at_s)}
+            {**_row_document(label, row, reading), "verdict": _verdict_document(row, reading)}
             for label, row in devices
         ],
         "engines": [_row_document(label, row, reading) for label, row in engines],
@@ -92,10 +74,9 @@ def as_document(reading: GpuReading) -> dict[str, Any]:
 
 def _empty_text(sources: Sequence[GpuSource]) -> str:
     kinds = {one.name.partition(":")[0] for one in sources}
-    requested = [
-        kind for kind, there in (("GPU", kinds - ENGINES or not kinds), ("engine", kinds & ENGINES)) if there
-    ]
-    return " and ".join(f"no {kind}" for kind in requested) + " was found"
+    requested = ["no GPU"] if kinds - ENGINES or not kinds else []
+    requested += ["no engine"] if kinds & ENGINES else []
+    return f"{' and '.join(requested)} was found"
 
 
 def _error_line(source: GpuSource) -> str:
@@ -116,41 +97,43 @@ def _verdict(view: GpuView | None, row: GpuSample) -> GpuVerdict | None:
     return None if view is None else view.verdicts.get((row.host, row.device))
 
 
-def _device_row(label: str, row: GpuSample, reading: GpuReading) -> Sequence[str]:
+def _device_cells(label: str, row: GpuSample, reading: GpuReading) -> dict[str, str]:
+    """Return the cells of a device by column."""
     verdict = _verdict(reading.view, row)
-    return (
-        one_line(label),
-        _name(row),
-        _number(load_pct(row)),
-        _percent(row.sm_active_ratio),
-        _of(_gib(row.memory_used_bytes), _gib(row.memory_total_bytes), 1),
-        _of(row.power_w, row.power_limit_w, 0),
-        _number(row.sm_clock_mhz),
-        _number(row.temperature_c),
-        UNKNOWN if verdict is None else verdict.condition.value,
-        _age(row, reading),
-        one_line(row.source),
-    )
+    return {
+        "gpu": one_line(label),
+        "name": _name(row),
+        "util %": _number(load_pct(row)),
+        "SM %": _number(row.sm_active_ratio, 100.0),
+        "memory GiB": _of(row.memory_used_bytes, row.memory_total_bytes, 1 / _GIB, 1),
+        "power W": _of(row.power_w, row.power_limit_w),
+        "MHz": _number(row.sm_clock_mhz),
+        "C": _number(row.temperature_c),
+        "verdict": UNKNOWN if verdict is None else verdict.condition.value,
+        "age s": _age(row, reading),
+        "source": one_line(row.source),
+    }
 
 
-def _engine_row(label: str, row: GpuSample, reading: GpuReading) -> Sequence[str]:
-    return (
-        one_line(label),
-        _name(row),
-        _number(row.running),
-        _number(row.queued),
-        _percent(row.kv_used_ratio),
-        _number(row.tokens_per_s),
-        _age(row, reading),
-        one_line(row.source),
-    )
+def _engine_cells(label: str, row: GpuSample, reading: GpuReading) -> dict[str, str]:
+    """Return the cells of an engine by column."""
+    return {
+        "engine": one_line(label),
+        "model": _name(row),
+        "running": _number(row.running),
+        "queued": _number(row.queued),
+        "cache %": _number(row.kv_used_ratio, 100.0),
+        "tokens/s": _number(row.tokens_per_s),
+        "age s": _age(row, reading),
+        "source": one_line(row.source),
+    }
 
 
 def _reasons(view: GpuView | None, devices: Labelled) -> Iterator[str]:
     for label, row in devices:
         verdict = _verdict(view, row)
         if row.health == "lost":
-            yield ": ".join([label, "lost", *(["; ".join(row.notes)] if row.notes else [])])
+            yield ": ".join(filter(None, [label, "lost", "; ".join(row.notes)]))
         elif verdict is not None and verdict.condition not in _PLAIN:
             yield f"{label}: {_explain(verdict)}"
 
@@ -167,21 +150,18 @@ def _row_document(label: str, row: GpuSample, reading: GpuReading) -> dict[str, 
     named = ("device", "host", "kind", "name", "source", "health", "notes")
     values = {name: getattr(row, name) for name in (*named, *MEASURED)}
     values["throttle"] = None if row.throttle is None else sorted(row.throttle)
-    return {
-        "label": label,
-        **values,
-        "age_s": round(_age_s(row, reading.at_s), 3),
-        "stale": _stale(row, reading),
-    }
+    age_s = round(_age_s(row, reading.at_s), 3)
+    return {"label": label, **values, "age_s": age_s, "stale": _stale(row, reading)}
 
 
-def _verdict_document(verdict: GpuVerdict | None, now: float) -> dict[str, Any] | None:
+def _verdict_document(row: GpuSample, reading: GpuReading) -> dict[str, Any] | None:
+    verdict = _verdict(reading.view, row)
     if verdict is None:
         return None
     return {
         "condition": verdict.condition.value,
         "confidence": verdict.confidence,
-        "for_s": round(max(0.0, now - verdict.since_s), 3),
+        "for_s": round(max(0.0, reading.at_s - verdict.since_s), 3),
         "evidence": dict(verdict.evidence),
     }
 
@@ -191,23 +171,15 @@ def _name(row: GpuSample) -> str:
     return name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 2] + ".."
 
 
-def _number(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.0f}"
+def _number(value: float | None, times: float = 1.0, digits: int = 0) -> str:
+    return UNKNOWN if value is None else f"{times * value:.{digits}f}"
 
 
-def _percent(ratio: float | None) -> str:
-    return UNKNOWN if ratio is None else f"{100.0 * ratio:.0f}"
-
-
-def _gib(count: int | None) -> float | None:
-    return None if count is None else count / _GIB
-
-
-def _of(part: float | None, whole: float | None, digits: int) -> str:
+def _of(part: float | None, whole: float | None, times: float = 1.0, digits: int = 0) -> str:
     """Format ``30.0/139.8``, with a dash for one unknown value, and a single dash for two."""
     if part is None and whole is None:
         return UNKNOWN
-    return "/".join(UNKNOWN if value is None else f"{value:.{digits}f}" for value in (part, whole))
+    return f"{_number(part, times, digits)}/{_number(whole, times, digits)}"
 
 
 def _age_s(row: GpuSample, now: float) -> float:

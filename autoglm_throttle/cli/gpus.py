@@ -37,20 +37,12 @@ from autoglm_throttle.settings import ConfigError, Problem, Settings, settings_t
 from autoglm_throttle.types import GpuProvider, GpuSample, GpuView, ServiceStats
 
 INTERVAL_S: Final = 0.7  # Seconds between two readings, or less if configured; a server is read once a second
-
-# Minimum time between the first and the last reading before anything is shown. Rates and GPM need two
-# readings, a verdict needs three that span 2 s.
+# Time between the first and the last reading: rates and GPM need two, a verdict needs three that span 2 s.
 MIN_SPAN_S: Final = 2.05
-
-# Timeout of the first reading: opening a driver can take seconds if nothing keeps it loaded.
-FIRST_READ_TIMEOUT_S: Final = 10.0
-
+FIRST_READ_TIMEOUT_S: Final = 10.0  # Opening a driver can take seconds if nothing keeps it loaded
 HANG_AFTER_S: Final = 3.0  # Duration after which a reading counts as hanging; a scrape is aborted after 2 s
-
+MIN_INTERVAL_S: Final = 0.2  # Drivers average over as much, so faster reads show the same values
 _STEP_S: Final = 0.02
-
-# Shortest interval. Drivers average over as much, so faster reads show the same values.
-MIN_INTERVAL_S: Final = 0.2
 
 _FAILED_STATES: Final = frozenset({"failing", "hanging", "crashed", "misconfigured"})
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
@@ -109,9 +101,8 @@ def _repeat(reader: GpuReader, every_s: float, *, as_lines: bool) -> None:
 def _is_healthy(reading: GpuReading, settings: Settings) -> bool:
     bad = _FAILED_STATES | ({"no_source"} if settings.gpu.gpu_required else frozenset())
     devices = () if reading.view is None else reading.view.devices
-    return not any(one.state in bad for one in reading.sources) and all(
-        row.health != "lost" for row in devices
-    )
+    is_lost = any(row.health == "lost" for row in devices)
+    return not (is_lost or any(one.state in bad for one in reading.sources))
 
 
 def _seconds(text: str) -> float:
@@ -138,6 +129,7 @@ class GpuReader:
         self._started_s = time.monotonic()
         interval_s = min(INTERVAL_S, settings.gpu.sample_interval_s)
         self._samplers = {source.name: self._sampler(source, interval_s) for source in sources}
+        self.has_sources: bool = bool(sources)
 
     def __enter__(self) -> GpuReader:
         """Start reading."""
@@ -150,17 +142,14 @@ class GpuReader:
         """Stop reading; a thread in a hung read is left behind."""
         stop_all(self._samplers.values())
 
-    @property
-    def has_sources(self) -> bool:
-        """Whether there is any source."""
-        return bool(self._samplers)
-
     def wait_until_ready(self) -> None:
         """Wait until each source has enough readings or an error."""
         until_s = self._started_s + FIRST_READ_TIMEOUT_S
-        pause = threading.Event()
-        while (now := time.monotonic()) < until_s and not self._is_ready(now):
-            pause.wait(_STEP_S)
+        while (now := time.monotonic()) < until_s:
+            with self._lock:
+                if all(self._is_ready(name, sampler, now) for name, sampler in self._samplers.items()):
+                    return
+            time.sleep(_STEP_S)
 
     def snapshot(self) -> GpuReading:
         """Return the current reading."""
@@ -169,11 +158,7 @@ class GpuReader:
             sources = tuple(self._source(name, sampler, now) for name, sampler in self._samplers.items())
             return GpuReading(now, self._view, sources)
 
-    def _is_ready(self, now: float) -> bool:
-        with self._lock:
-            return all(self._is_source_ready(name, sampler, now) for name, sampler in self._samplers.items())
-
-    def _is_source_ready(self, name: str, sampler: Sampler, now: float) -> bool:
+    def _is_ready(self, name: str, sampler: Sampler, now: float) -> bool:
         status = sampler.status
         if name in self._failing or status.misconfigured or status.no_source or sampler.has_crashed:
             return True
@@ -202,19 +187,16 @@ class GpuReader:
         name = source.name  # an automatic source changes its name after its choice
 
         def on_rows(rows: Sequence[GpuSample]) -> None:
-            self._on_rows(name, rows)
+            now = time.monotonic()
+            with self._lock:
+                self._failing.pop(name, None)
+                self._first_s.setdefault(name, now)
+                every_s = self._samplers[name].interval_s
+                view = self._aggregator.update(rows, now, source=name, interval_s=every_s)
+                self._view = self._verdict_tracker.update(view, ServiceStats(), now)
 
         def failed(error: Exception) -> None:
             with self._lock:
                 self._failing[name] = str(error)
 
         return Sampler(source, on_rows, failed, interval_s=interval_s)
-
-    def _on_rows(self, name: str, rows: Sequence[GpuSample]) -> None:
-        now = time.monotonic()
-        with self._lock:
-            self._failing.pop(name, None)
-            self._first_s.setdefault(name, now)
-            interval_s = self._samplers[name].interval_s
-            view = self._aggregator.update(rows, now, source=name, interval_s=interval_s)
-            self._view = self._verdict_tracker.update(view, ServiceStats(), now)

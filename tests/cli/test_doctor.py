@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_redis, main
-from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor_result import DoctorResult, within
 from tests.cli.doctor_results import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.store.cluster import Cluster3
 from tests.store.proxy import SlowProxy
@@ -108,9 +108,9 @@ def test_server_that_dies_during_the_diagnosis_is_reported(
 ) -> None:
     asked = doctor_redis.check_server
 
-    def dies(node: Any) -> list[DoctorResult]:
+    def dies(execute: Any) -> list[DoctorResult]:
         own_server.kill()
-        return asked(node)
+        return list(asked(execute))
 
     monkeypatch.setattr(doctor_redis, "check_server", dies)
     status, findings = doctor(REDIS_URL=own_server.url)
@@ -201,8 +201,6 @@ def test_a_server_that_is_far_away(
 
 
 def test_an_old_server_and_one_of_another_kind() -> None:
-    nothing: Any = None
-    node = doctor_redis.RedisNode("", nothing, nothing)
     for version, level in {
         "6.0.16": "fail",
         "5.0": "fail",
@@ -210,8 +208,8 @@ def test_an_old_server_and_one_of_another_kind() -> None:
         "7.0.15": "ok",
         "10.0": "ok",
     }.items():
-        assert doctor_redis.check_version(node, {"redis_version": version}).level == level
-    found = doctor_redis.check_version(node, {"redis_version": "7.2.4", "valkey_version": "8.1.4"})
+        assert doctor_redis.check_version({"redis_version": version}).level == level
+    found = doctor_redis.check_version({"redis_version": "7.2.4", "valkey_version": "8.1.4"})
     assert (found.message, found.value) == ("Valkey 8.1.4", "8.1.4")
 
 
@@ -256,5 +254,5 @@ def test_within_returns_or_raises_like_the_work() -> None:
 
 
 def test_result_has_one_line_without_control_characters() -> None:
-    finding = DoctorResult("redis", "x", Severity.FAIL, "a\x1b[31m\nb", "c\r")
+    finding = DoctorResult("redis", "x", "fail", "a\x1b[31m\nb", "c\r")
     assert (finding.message, finding.hint) == ("a [31m b", "c ")
