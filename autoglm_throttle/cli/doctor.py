@@ -29,12 +29,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _diagnose_store(settings: Settings) -> list[DoctorResult]:
-    if settings.store.redis_url is not None:
-        from autoglm_throttle.cli import doctor_redis
+    if settings.store.redis_url is None:
+        text = "REDIS_URL is not set: each process counts user limits in its own memory"
+        return [DoctorResult("store", "configured", "ok", text)]
+    from autoglm_throttle.cli import doctor_redis
 
-        return doctor_redis.diagnose(settings)
-    text = "REDIS_URL is not set: each process counts user limits in its own memory"
-    return [DoctorResult("store", "configured", "ok", text)]
+    return doctor_redis.diagnose(settings)
 
 
 def _diagnose_objective(settings: Settings) -> list[DoctorResult]:

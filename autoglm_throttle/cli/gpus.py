@@ -13,21 +13,14 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from threading import Event
 from typing import Final
 
+from autoglm_throttle.cli import output
 from autoglm_throttle.cli.gpu_table import GpuReading, GpuSource, as_document, as_text
-from autoglm_throttle.cli.output import (
-    EXIT_OK,
-    PROBLEM_FOUND,
-    add_sources,
-    broken_pipe_ok,
-    load,
-    write,
-    write_json,
-)
+from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_sources, load, write
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.monitor import SourceState, stop_all
 from autoglm_throttle.gpu.sampler import Sampler
@@ -66,23 +59,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read for two seconds, so that rates and verdicts exist, and show the reading."""
     settings = load(args)
-    try:
+    with gpu_problems():
         reader = GpuReader(settings)
-    except ValueError as error:
-        raise ConfigError([Problem(settings_table()["gpu"].variable, str(error))]) from None
     if not reader.has_sources and args.format == "text":
         write("GPU=none: no GPU is read")
         return EXIT_OK
     with reader:
-        with contextlib.suppress(KeyboardInterrupt), broken_pipe_ok():
+        with contextlib.suppress(KeyboardInterrupt), output.broken_pipe_ok():
             reader.wait_until_ready()
             if args.watch is not None:
                 _repeat(reader, args.watch, as_lines=args.format == "json")
             elif args.format == "json":
-                write_json(as_document(reader.snapshot()))
+                output.write_json(as_document(reader.snapshot()))
             else:
                 write(as_text(reader.snapshot()))
         return EXIT_OK if _is_healthy(reader.snapshot(), settings) else PROBLEM_FOUND
+
+
+@contextlib.contextmanager
+def gpu_problems() -> Iterator[None]:
+    """Report the error of a source that cannot be made as a problem of the setting ``GPU``."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError([Problem(settings_table()["gpu"].variable, str(error))]) from None
 
 
 def _repeat(reader: GpuReader, every_s: float, *, as_lines: bool) -> None:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from autoglm_throttle.cli.output import (
-    EXIT_OK,
-    add_sources,
-    load,
-    write,
-    write_json,
-)
-from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
+from autoglm_throttle.cli.output import EXIT_OK, add_sources, load, write, write_json
+from autoglm_throttle.settings import PREFIX, ConfigError, Problem
 from autoglm_throttle.types.identity import CallerHasher, ProxyChain
 
-KINDS = ("address", "key", "user")  # Kind of the value: an address, a header's value, or a callable's result
-
+KINDS = ("address", "key", "user")  # An address, a header's value, or a callable's result
 _KIND_OF = {"address": "address", "bearer": "key", "header": "key"}
 
 
@@ -35,19 +28,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError([Problem(f"{PREFIX}KEY_SECRET", message, "set the secret of the service")])
     value = sys.stdin.read().rstrip("\r\n")
     if not value:
-        raise ConfigError(
-            [Problem("standard input", "is empty", "printf %s VALUE | autoglm-throttle identity")]
-        )
+        hint = "printf %s VALUE | autoglm-throttle identity"
+        raise ConfigError([Problem("standard input", "is empty", hint)])
     kind = args.kind or _KIND_OF.get(settings.callers.identity.partition(":")[0], "user")
-    text = CallerHasher(key).hash(kind, _counted(settings, kind, value))
+    if kind == "address":
+        value = ProxyChain(settings.callers.trusted_proxies, settings.callers.ipv6_prefix).group(value)
+    text = CallerHasher(key).hash(kind, value)
     if args.format == "json":
         write_json({"kind": kind, "identity": text})
     else:
         write(text)
     return EXIT_OK
-
-
-def _counted(settings: Settings, kind: str, value: str) -> str:
-    if kind != "address":
-        return value
-    return ProxyChain(settings.callers.trusted_proxies, settings.callers.ipv6_prefix).group(value)

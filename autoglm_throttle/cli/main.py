@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.cli.output import (
-    PROBLEM_FOUND,
-    WRONG_USAGE,
-    as_json,
-    broken_pipe_ok,
-    note_line,
-    write,
-    write_json,
-)
+from autoglm_throttle.cli import output
+from autoglm_throttle.cli.output import write
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.version import __version__
@@ -54,9 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return start_demo(arguments[1:])
     args = _parser(arguments).parse_args(arguments)
     logging.getLogger("autoglm_throttle").addHandler(logging.NullHandler())
-    with broken_pipe_ok() as output:
-        output.status = _run(args)
-    return output.status
+    args.status = output.EXIT_OK  # if the reader of the output closes it early
+    with output.broken_pipe_ok():
+        args.status = _run(args)
+    return int(args.status)
 
 
 def start_demo(words: Sequence[str]) -> int:
@@ -75,7 +69,7 @@ def start_demo(words: Sequence[str]) -> int:
         "autoglm-throttle demo: the demonstration is examples/demo of the repository, which the package does "
         "not contain: clone the repository and run make demo there\n"
     )
-    return WRONG_USAGE
+    return output.WRONG_USAGE
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -83,19 +77,17 @@ def _run(args: argparse.Namespace) -> int:
         return int(import_module(f"autoglm_throttle.cli.{args.module}").run(args))
     except ConfigError as error:
         if getattr(args, "format", "text") == "json":
-            write_json({"ok": False, "problems": as_json(error.problems), "warnings": []})
+            problems = output.as_json(error.problems)
+            output.write_json({"ok": False, "problems": problems, "warnings": []})
         else:
-            write("\n".join(note_line("problem", problem) for problem in error.problems))
+            write("\n".join(output.note_line("problem", problem) for problem in error.problems))
     except ThrottleError as error:
         sys.stderr.write(f"{args.module}: {error}\n")
-    return PROBLEM_FOUND
+    return output.PROBLEM_FOUND
 
 
 class _ExactParser(argparse.ArgumentParser):
-    """A parser without abbreviated options: a new option must not change the meaning of an old command.
-
-    Subparsers are of the same class.
-    """
+    """A parser without abbreviated options: a new option must not change the meaning of an old command."""
 
     def __init__(self, **arguments: Any) -> None:  # noqa: ANN401 - those of argparse
         super().__init__(**{"allow_abbrev": False, **arguments})
@@ -115,9 +107,8 @@ class _PrintCompletion(argparse.Action):
 
 def _parser(arguments: Sequence[str], *, of_all: bool = False) -> argparse.ArgumentParser:
     """Make the parser; only the requested command has its arguments, unless those of all are wanted."""
-    parser = _ExactParser(
-        prog="autoglm-throttle", description="Inspect and test the limits of a GPU service."
-    )
+    text = "Inspect and test the limits of a GPU service."
+    parser = _ExactParser(prog="autoglm-throttle", description=text)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument(
         "--print-completion",

@@ -70,17 +70,11 @@ def to_stderr(text: str) -> None:
         sys.stderr.flush()
 
 
-class OutputStream:
-    """The output of a command; its reader may close it before the end."""
-
-    status = EXIT_OK  # The exit status if the reader closed it early
-
-
 @contextlib.contextmanager
-def broken_pipe_ok() -> Iterator[OutputStream]:
+def broken_pipe_ok() -> Iterator[None]:
     """Treat a broken pipe as success: the reader may need only the start, as ``head`` does."""
     try:
-        yield OutputStream()
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         # Else the interpreter flushes stdout at exit, and fails there as well.
@@ -89,15 +83,12 @@ def broken_pipe_ok() -> Iterator[OutputStream]:
 
 def table(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> str:
     """Format lines with columns as wide as their widest cell."""
-    cells = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if position in right else cell.ljust(width)
-            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    )
+    columns = list(zip(*rows, strict=True))
+    for position, column in enumerate(columns):
+        width = max(map(len, column))
+        align = str.rjust if position in right else str.ljust
+        columns[position] = tuple(align(cell, width) for cell in column)
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
 def note_line(kind: str, problem: Problem) -> str:

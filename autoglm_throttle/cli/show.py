@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -11,23 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.cli.output import EXIT_OK, add_sources, load, table, write, write_json
-from autoglm_throttle.settings import (
-    ConfigError,
-    GuardPolicy,
-    Problem,
-    ResourcePolicy,
-    RoutePolicy,
-    Setting,
-    Settings,
-    SettingSource,
-    settings_table,
-    user_limits_text,
-)
+from autoglm_throttle.settings import Setting, Settings, SettingSource, settings_table, user_limits_text
 from autoglm_throttle.settings.advice import WITH_LIMIT
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF
 from autoglm_throttle.settings.groups.base import field_types
-from autoglm_throttle.settings.problems import quoted_key
+from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
+from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
+from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.settings.sources import SETTINGS_OF, head_of
 from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
 
@@ -36,8 +26,6 @@ MARK_NAMES: Final = "mark "  # Prefix of the names of policies that come from a 
 
 # Key of a guard -> the setting that it replaces, if its name is not ``breaker_`` and the key.
 _INSTEAD_OF: Final = {"shed_above": "degrade_shed_at", "max_stale_s": "degrade_max_stale_s"}
-
-_LINE: Final = re.compile(r":\d+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,14 +77,10 @@ def request_policy(settings: Settings, path: str, method: str, app: object = Non
 
 
 def _details(settings: Settings, route: RoutePolicy | None, reason: str, *, exempt: bool) -> dict[str, Any]:
-    details = {"policy": None if route is None else route.name, "reason": reason, "exempt": exempt}
-    if exempt:
-        names = ("priority", "cost", "user_limit", "slo_s", "slot", "resource_policy")
-        return details | dict.fromkeys(names)
     own = RoutePolicy("/") if route is None else route
     priority = settings.callers.priority_default if own.priority is None else own.priority
     limits = settings.users.by_priority[priority] if own.user_limit is None else own.user_limit
-    return details | {
+    charged = {
         "priority": priority.label,
         "cost": own.cost,
         "user_limit": _limits_text(limits),
@@ -104,6 +88,8 @@ def _details(settings: Settings, route: RoutePolicy | None, reason: str, *, exem
         "slot": own.slot.value,
         "resource_policy": _resource_policy(settings, own),
     }
+    details = {"policy": None if route is None else route.name, "reason": reason, "exempt": exempt}
+    return details | (dict.fromkeys(charged) if exempt else charged)
 
 
 def _resource_policy(settings: Settings, route: RoutePolicy) -> dict[str, str] | None:
@@ -140,10 +126,8 @@ def _app(spec: str | None) -> object:
 
 def _rows(settings: Settings, *, changed: bool) -> list[Setting]:
     """Return the settings to show: all, or those that have another source than their default."""
-    rows = settings_table().items()
-    return [
-        known for name, known in rows if not changed or settings.source_of(name) is not SettingSource.DEFAULT
-    ]
+    left_out = SettingSource.DEFAULT if changed else None
+    return [known for name, known in settings_table().items() if settings.source_of(name) is not left_out]
 
 
 def _text(settings: Settings, rows: Sequence[Setting]) -> str:
@@ -154,22 +138,12 @@ def _text(settings: Settings, rows: Sequence[Setting]) -> str:
             "four times the P95 under light load, at least 2 s.\nCallers may accept less or more: set SLO_S."
         )
     parts.append(_user_limits_location(settings))
-    if settings.routes:
-        heading = ("route", "priority", "cost", "user limit", "slo s", "slot")
-        parts.append(table([heading, *map(_route_row, settings.routes)]))
-    if settings.plans:
-        plans = [
-            (
-                plan.name,
-                _label(plan.priority),
-                _limits_text(plan.user_limit) or NOT_SET,
-                str(len(plan.members)),
-            )
-            for plan in settings.plans.values()
-        ]
-        parts.append(table([("plan", "priority", "user limit", "members"), *plans]))
-    if settings.guards:
-        parts.append(_guards_table(settings))
+    tables = (
+        (("route", "priority", "cost", "user limit", "slo s", "slot"), map(_route_row, settings.routes)),
+        (("plan", "priority", "user limit", "members"), map(_plan_row, settings.plans.values())),
+        (("guard", "figure", "value", "unit", "instead of", "source"), _guard_rows(settings)),
+    )
+    parts += [table([heading, *lines]) for heading, rows in tables if (lines := list(rows))]
     return "\n\n".join(parts)
 
 
@@ -209,7 +183,12 @@ def _route_row(route: RoutePolicy) -> tuple[str, ...]:
         return (route.name, "exempt", NOT_SET, NOT_SET, NOT_SET, NOT_SET)
     limits = _limits_text(route.user_limit) or NOT_SET
     cost, slo_s = plain(route.cost), _plain(route.slo_s)
-    return (route.name, _label(route.priority), cost, limits, slo_s, route.slot.value)
+    return (route.name, _label(route.priority) or NOT_SET, cost, limits, slo_s, route.slot.value)
+
+
+def _plan_row(plan: PlanPolicy) -> tuple[str, ...]:
+    limits = _limits_text(plan.user_limit) or NOT_SET
+    return (plan.name, _label(plan.priority) or NOT_SET, limits, str(len(plan.members)))
 
 
 def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
@@ -231,13 +210,13 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
         "plans": [
             {
                 "name": plan.name,
-                "priority": None if plan.priority is None else plan.priority.label,
+                "priority": _label(plan.priority),
                 "user_limit": _limits_text(plan.user_limit),
                 "members": len(plan.members),
             }
             for plan in settings.plans.values()
         ],
-        "guards": _guards_document(settings),
+        "guards": [_guard_document(settings, *pair) for pair in settings.guards.items()],
     }
 
 
@@ -246,7 +225,7 @@ def _route_document(route: RoutePolicy) -> dict[str, Any]:
         "name": route.name,
         "pattern": route.pattern,
         "methods": None if route.methods is None else sorted(route.methods),
-        "priority": None if route.priority is None else route.priority.label,
+        "priority": _label(route.priority),
         "cost": route.cost,
         "user_limit": _limits_text(route.user_limit),
         "exempt": route.exempt,
@@ -256,42 +235,36 @@ def _route_document(route: RoutePolicy) -> dict[str, Any]:
     }
 
 
-def _guards_table(settings: Settings) -> str:
-    """Format a row for each figure that a guard has of its own, with its place."""
-    units = {key: kind.unit for key, kind in field_types(GuardPolicy).items()}
-    rows = [("guard", "figure", "value", "unit", "instead of", "source")]
+def _guard_rows(settings: Settings) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each figure that a guard has of its own, with its place."""
     for name, policy in settings.guards.items():
-        rows += [
-            (name, key, value, units[key], instead_of or NOT_SET, _guard_place(settings, name, key))
-            for key, value, instead_of in _figures(settings, policy)
-        ] or [(name, NOT_SET, NOT_SET, "", NOT_SET, _guard_place(settings, name))]
-    return table(rows)
+        place = _guard_place(settings, name)
+        yield from [
+            (name, key, value, unit, instead_of or NOT_SET, _guard_place(settings, name, key))
+            for key, value, unit, instead_of in _figures(settings, policy)
+        ] or [(name, NOT_SET, NOT_SET, "", NOT_SET, place)]
 
 
-def _guards_document(settings: Settings) -> list[dict[str, Any]]:
-    units = {key: kind.unit for key, kind in field_types(GuardPolicy).items()}
-    return [
-        {
-            "name": name,
-            "source": settings.source_of("guards").value,
-            "place": _guard_place(settings, name),
-            "figures": {
-                key: {"value": value, "unit": units[key] or None, "instead_of": instead_of or None}
-                for key, value, instead_of in _figures(settings, policy)
-            },
-        }
-        for name, policy in settings.guards.items()
-    ]
+def _guard_document(settings: Settings, name: str, policy: GuardPolicy) -> dict[str, Any]:
+    return {
+        "name": name,
+        "source": settings.source_of("guards").value,
+        "place": _guard_place(settings, name),
+        "figures": {
+            key: {"value": value, "unit": unit or None, "instead_of": instead_of or None}
+            for key, value, unit, instead_of in _figures(settings, policy)
+        },
+    }
 
 
-def _figures(settings: Settings, policy: GuardPolicy) -> Iterator[tuple[str, str, str]]:
-    """Yield key, value, and the value for all guards; the latter is empty if there is none."""
+def _figures(settings: Settings, policy: GuardPolicy) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, value, unit, and the value for all guards; the latter is empty if there is none."""
     types = field_types(GuardPolicy)
     for key, value in policy.explicit().items():
         if key != "name":
             of_all = _INSTEAD_OF.get(key, f"breaker_{key}")
             default = settings.text_of(of_all) if of_all in settings_table() else ""
-            yield key, types[key].text(value), default
+            yield key, types[key].text(value), types[key].unit, default
 
 
 def _guard_place(settings: Settings, name: str, key: str = "") -> str:
@@ -300,6 +273,7 @@ def _guard_place(settings: Settings, name: str, key: str = "") -> str:
 
 def _place(settings: Settings, where: str) -> str:
     """Return the place of a value: a variable, file and line, ``argument`` or ``default``."""
+    place = settings.place_of(where)
     match settings.source_of(head_of(where)):
         case SettingSource.DEFAULT:
             return "default"
@@ -308,10 +282,9 @@ def _place(settings: Settings, where: str) -> str:
         case SettingSource.CONFIG_FILE:
             file = settings.loading.config_file
             name = "" if file is None else file.name
-            line = _LINE.match(settings.place_of(where).removeprefix(name))
-            return name + (line[0] if line else "")
+            return name + place.removeprefix(name).partition(": ")[0]
         case _:
-            return settings.place_of(where)
+            return place
 
 
 def _plain(value: str | float | dict[str, str] | None) -> str:
@@ -322,8 +295,8 @@ def _plain(value: str | float | dict[str, str] | None) -> str:
     return value if isinstance(value, str) else plain(value)
 
 
-def _label(priority: Priority | None) -> str:
-    return NOT_SET if priority is None else priority.label
+def _label(priority: Priority | None) -> str | None:
+    return None if priority is None else priority.label
 
 
 def _limits_text(limits: tuple[UserLimit, ...] | None) -> str | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from autoglm_throttle.cli.output import EXIT_OK, add_sources, load, table, write, write_json
 from autoglm_throttle.settings import Settings, user_limits_text
+from autoglm_throttle.settings.advice import uses_pressure
 from autoglm_throttle.settings.field_types import plain
-from autoglm_throttle.settings.groups.gpu import ENGINES
-from autoglm_throttle.types import Policy, Priority, Signal
+from autoglm_throttle.types import Policy, Priority
 
 add_arguments = add_sources
 
@@ -62,9 +62,7 @@ def _document(settings: Settings) -> dict[str, object]:
         "samples": settings.control.tier_samples,
         "bands": [
             {
-                "above_pct": band.above_pct,
-                "to_pct": band.to_pct,
-                "factor": band.factor,
+                **asdict(band),
                 "rate_rps": _by_priority(_rates(settings, band.factor)),
                 "rate_per_worker_rps": _by_priority(_rates(settings, band.factor, settings.rates.workers)),
             }
@@ -85,11 +83,8 @@ def _paragraphs(settings: Settings) -> Iterator[str]:
     if workers > 1:
         yield _table(settings, "requests/s, each worker", workers)
     yield _policy_text(settings)
-    if settings.concurrency.inflight_max:
-        yield (
-            f"In flight at most {settings.concurrency.inflight_max} requests in each worker, "
-            "in addition to all other limits."
-        )
+    if most := settings.concurrency.inflight_max:
+        yield f"In flight at most {most} requests in each worker, in addition to all other limits."
     if settings.control.dry_run:
         yield "DRY_RUN: decisions are only counted, no request is rejected."
     yield f"Limit of one user, independent of the GPU: {_user_limits(settings)}"
@@ -148,19 +143,10 @@ def _user_limits(settings: Settings) -> str:
 
 
 def _table(settings: Settings, title: str, workers: int) -> str:
-    heading = [
-        "pressure" if _by_pressure(settings) else "GPU utilization",
-        "factor",
-        *(priority.label for priority in Priority),
-    ]
+    signal = "pressure" if uses_pressure(settings) else "GPU utilization"
+    heading = [signal, "factor", *(priority.label for priority in Priority)]
     rows = [
         [str(band), plain(band.factor), *map(plain, _rates(settings, band.factor, workers))]
         for band in bands(settings)
     ]
     return f"{title}\n{table([heading, *rows], right=frozenset({1, 2, 3, 4}))}"
-
-
-def _by_pressure(settings: Settings) -> bool:
-    if settings.control.signal is not Signal.AUTO:
-        return settings.control.signal is Signal.PRESSURE
-    return any(item.partition(":")[0] in ENGINES for item in settings.gpu.gpu)

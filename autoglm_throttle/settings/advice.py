@@ -181,11 +181,16 @@ def _gpu_advice(settings: Settings) -> Iterator[_Advice]:
         yield "gpu_selector", f"has no effect with GPU={','.join(sorted(kinds))}", "read by prometheus:URL"
 
 
+def uses_pressure(settings: Settings) -> bool:
+    """Whether the signal is the pressure: it was chosen, or ``auto`` finds a source of an engine's queue."""
+    if settings.control.signal is not Signal.AUTO:
+        return settings.control.signal is Signal.PRESSURE
+    return any(item.partition(":")[0] in ENGINES for item in settings.gpu.gpu)
+
+
 def _unused_settings(settings: Settings) -> Iterator[_Advice]:
     """Yield settings that were set but are never read."""
     policy, signal = settings.control.policy, settings.control.signal
-    engines = any(item.partition(":")[0] in ENGINES for item in settings.gpu.gpu)
-    uses_pressure = signal is Signal.PRESSURE or (signal is Signal.AUTO and engines)
     for name, readers in READING_POLICIES.items():
         if _is_default(settings, name) or (settings.quota.quotas and name == "gpu_memory_target"):
             continue
@@ -193,7 +198,7 @@ def _unused_settings(settings: Settings) -> Iterator[_Advice]:
             *names, last = (reader.value for reader in Policy if reader in readers)
             readers_text = f"{', '.join(names)} and {last}" if names else last
             yield name, f"has no effect with POLICY={policy}", f"read by {readers_text}"
-        elif policy in PRESSURE_ONLY.get(name, ()) and not uses_pressure:
+        elif policy in PRESSURE_ONLY.get(name, ()) and not uses_pressure(settings):
             beside = " and no engine in GPU" if signal is Signal.AUTO else ""
             yield name, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure"
     for name, needed in PREREQUISITES.items():
