@@ -10,17 +10,15 @@ hosts. That is a different case: they are left out, and with them their weight.
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 import time
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime.fork import keep_parent_part
-from autoglm_throttle.events import RateLimitedLogger
+from autoglm_throttle.events import LOGGER, RateLimitedLogger
 from autoglm_throttle.gpu.interval import Schedule
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sanity import lost
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.client import SyncClient
     from autoglm_throttle.store.gpu_payload import PublishedSamples
     from autoglm_throttle.types import Clock, GpuProvider, GpuSample
-
-_log = logging.getLogger("autoglm_throttle")
 
 # Pauses after the first failure of the store, and after each further one. The first pause leaves out one
 # reading: with a longer one a single hiccup would make this host silent for the others.
@@ -68,13 +64,8 @@ def fleet_gpu_key(settings: StoreSettings) -> str:
 class RemoteGpuProvider:
     """Reads this host's GPUs, publishes them, and adds those of the other hosts.
 
-    Args:
-        local: this host's own provider; None: it has no GPUs that count.
-        connect: makes a synchronous client with short timeouts; called in `read`.
-        host: the name of this host, not empty; no other host has it.
-        store: the names in keys.
-        gpu: the interval, and the time for which the rows of a silent host count.
-        clock: monotonic seconds.
+    ``local`` is this host's own provider; None: it has no GPUs that count. ``connect`` makes a synchronous
+    client with short timeouts; a read calls it. ``host`` is the name of this host, which no other host has.
     """
 
     def __init__(
@@ -89,14 +80,22 @@ class RemoteGpuProvider:
         self.name: str = "fleet"
         self.min_interval_s: float = 0.2 if local is None else local.min_interval_s
         self._host = host
+        self._connect = connect
+        self._key = fleet_gpu_key(store)
+        self._settings = gpu
         self._clock = clock
-        logger = RateLimitedLogger("GPU fleet", clock)
-        self._local = _LocalGpus(local, gpu, logger, clock)
-        self._new_exchange = partial(GpuExchange, connect, fleet_gpu_key(store), host, gpu, logger, clock)
-        self.exchange: GpuExchange = self._new_exchange()
+        self._logger = RateLimitedLogger("GPU fleet", clock)
+        self._local = _LocalGpus(local, gpu, self._logger, clock)
+        self._open()
 
-    def __repr__(self) -> str:
-        return f"RemoteGpuProvider({self._host}, local={self._local}, others={self.exchange.hosts!r})"
+    def _open(self) -> None:
+        text = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
+        self.script: SyncScript = SyncScript(self._connect, text, RIGHTS)
+        self.hosts: HostTable = HostTable(self._settings.gpu_stale_after_s)
+        # Name of this publisher, one of perhaps several processes of the host.
+        self.process: str = secrets.token_hex(8)
+        pauses_s = [intervals * self._settings.sample_interval_s for intervals in PAUSE_INTERVALS]
+        self._health = StoreHealth(1, pauses_s, jitter=lambda: 1.0)
 
     def read(self) -> Sequence[GpuSample]:
         """Read this host's GPUs, publish them, and return them with those of the others.
@@ -107,23 +106,73 @@ class RemoteGpuProvider:
         Raises:
             ProviderUnavailable: it fails, and no other host has a working device.
         """
-        self.exchange.run(self._local.read())
+        self._exchange(self._local.read())
         now = self._clock()
-        others, error = self.exchange.hosts.rows(now), self._local.error
+        others, error = self.hosts.rows(now), self._local.error
         if error is not None and all(row.health == "lost" for row in others):
             raise ProviderUnavailable(f"{error}") from error
         return [*self._local.rows(now), *others]
 
     def close(self) -> None:
         """Close the driver and the connection."""
-        self.exchange.store.close()
+        self.script.close()
         self._local.close()
 
     def reset_after_fork(self) -> None:
         """Become another publisher in a forked process, without the parent's connection and handles."""
-        keep_parent_part(self.exchange)
-        self.exchange = self._new_exchange()
+        keep_parent_part(self.script)
+        self._open()
         self._local.reset_after_fork()
+
+    def _exchange(self, own: Sequence[GpuSample]) -> None:
+        """Publish the rows and receive those of the other hosts, unless the store is paused."""
+        health = self._health
+        if health.state is not HealthState.UP and not health.try_begin_probe(self._clock()):
+            return
+        interval_us = round(self._settings.sample_interval_s * 1e6)
+        arguments = (self._host, self.process, interval_us, self._payload(own))
+        try:
+            entries = self.script.call([self._key], arguments)
+            now = self._clock()
+            for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
+                name = host if isinstance(host, str) else host.decode("utf-8", "replace")
+                self._receive(name, age_us / 1e6, payload, now)
+        except Exception as error:  # noqa: BLE001 - a client may raise anything; the local rows still count
+            self._record_failure(error)
+        else:
+            self.hosts.record_answer(now)
+            if health.record_call(None, now) is not None:
+                self._logger.warn("back", "the store answers again")
+
+    def _payload(self, rows: Sequence[GpuSample]) -> str:
+        """Encode the rows of this host's own devices, from any source.
+
+        A row that names another host is that of a scrape. Another host that scrapes it too would count the
+        device twice, and under this host's name it would be a different one.
+        """
+        own = [row for row in rows if row.host in {"", self._host}]
+        if not own:
+            return ""
+        try:
+            return encode(own, self._settings.sample_interval_s, self._clock())
+        except ValueError as error:
+            self._logger.warn("payload", f"this host is not published: {error}")
+            return ""
+
+    def _receive(self, host: str, age_s: float, payload: bytes | str, now: float) -> None:
+        try:
+            published = decode(payload.encode() if isinstance(payload, str) else payload, host)
+        except ValueError as error:
+            self.hosts.ignored += 1
+            self._logger.warn("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
+        else:
+            self.hosts.receive(host, age_s, published, now)
+
+    def _record_failure(self, error: Exception) -> None:
+        text = self.script.record_failure(error)
+        self.hosts.record_failure()
+        if self._health.record_call(StoreErrorKind.LOST, self._clock()) is not None:
+            self._logger.warn("away", f"the other hosts are not known, the store is unavailable ({text})")
 
 
 class _LocalGpus:
@@ -140,9 +189,6 @@ class _LocalGpus:
         self._clock = clock
         self._newest: list[GpuSample] = []
         self._schedule = Schedule(self._interval_s)
-
-    def __repr__(self) -> str:
-        return repr(self._provider)
 
     def read(self) -> list[GpuSample]:
         """Read the source if it is due; return the new rows, the only ones to publish."""
@@ -188,96 +234,13 @@ class _LocalGpus:
         self.error = error
         if isinstance(error, ProviderMisconfigured):
             self._schedule.end()  # this error cannot heal, but the other hosts remain visible
-            _log.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
+            LOGGER.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
         elif isinstance(error, NoSourceError):
             self.error = None
             self._schedule.no_source(now)
         else:
             self._schedule.failed(now)
             self._logger.warn("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
-
-
-class GpuExchange:
-    """Publishes the rows of this host under a key, and receives those of the others, in one call."""
-
-    def __init__(
-        self,
-        connect: Callable[[], SyncClient],
-        key: str,
-        host: str,
-        settings: GpuSettings,
-        logger: RateLimitedLogger,
-        clock: Clock,
-    ) -> None:
-        script = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
-        self.store: SyncScript = SyncScript(connect, script, RIGHTS)
-        self.hosts: HostTable = HostTable(settings.gpu_stale_after_s)
-        # Name of this publisher, one of perhaps several processes of the host.
-        self.process: str = secrets.token_hex(8)
-        self._key = key
-        self._host = host
-        self._interval_s = settings.sample_interval_s
-        self._logger = logger
-        self._clock = clock
-        pauses_s = [intervals * self._interval_s for intervals in PAUSE_INTERVALS]
-        self._health = StoreHealth(1, pauses_s, jitter=lambda: 1.0)
-
-    def run(self, own: Sequence[GpuSample]) -> None:
-        """Publish the rows and receive those of the other hosts, unless the store is paused."""
-        health = self._health
-        if health.state is not HealthState.UP and not health.try_begin_probe(self._clock()):
-            return
-        arguments = (self._host, self.process, round(self._interval_s * 1e6), self._payload(own))
-        try:
-            entries = self.store.call([self._key], arguments)
-            now = self._clock()
-            for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
-                name = host if isinstance(host, str) else host.decode("utf-8", "replace")
-                self._receive(name, age_us / 1e6, payload, now)
-        except Exception as error:  # noqa: BLE001 - a client may raise anything; the local rows still count
-            self._record_failure(error)
-        else:
-            self.hosts.record_answer(now)
-            if health.record_call(None, now) is not None:
-                self._logger.warn("back", "the store answers again")
-
-    def _payload(self, rows: Sequence[GpuSample]) -> str:
-        """Encode the rows of this host's own devices, from any source.
-
-        A row that names another host is that of a scrape. Another host that scrapes it too would count the
-        device twice, and under this host's name it would be a different one.
-        """
-        own = [row for row in rows if row.host in {"", self._host}]
-        if not own:
-            return ""
-        try:
-            return encode(own, self._interval_s, self._clock())
-        except ValueError as error:
-            self._logger.warn("payload", f"this host is not published: {error}")
-            return ""
-
-    def _receive(self, host: str, age_s: float, payload: bytes | str, now: float) -> None:
-        try:
-            published = decode(payload.encode() if isinstance(payload, str) else payload, host)
-        except ValueError as error:
-            self.hosts.ignored += 1
-            self._logger.warn("ignored", f"host {host!r:.80} is ignored: {error!s:.200}")
-        else:
-            self.hosts.receive(host, age_s, published, now)
-
-    def _record_failure(self, error: Exception) -> None:
-        text = self.store.record_failure(error)
-        self.hosts.record_failure()
-        if self._health.record_call(StoreErrorKind.LOST, self._clock()) is not None:
-            self._logger.warn("away", f"the other hosts are not known, the store is unavailable ({text})")
-
-
-@dataclass(slots=True)
-class _RemoteHost:
-    published_s: float  # Time of its newest payload, on our clock
-    published: PublishedSamples
-    stale_after_s: float
-    rows: dict[str, GpuSample]  # Every device it has listed within `FORGET_S`, the lost ones included
 
 
 class HostTable:
@@ -289,15 +252,11 @@ class HostTable:
     def __init__(self, stale_after_s: float | None = None) -> None:
         self.ignored: int = 0  # Invalid payloads of other hosts
         self._stale_after_s = stale_after_s
-        self._hosts: dict[str, _RemoteHost] = {}
+        # Time of the newest publication, on our clock, the publication, and every device that the host has
+        # listed within `FORGET_S`, the lost ones included.
+        self._hosts: dict[str, tuple[float, PublishedSamples, dict[str, GpuSample]]] = {}
         # Start of the current run of answers from the store; infinite while it fails.
         self._answers_since_s = -math.inf
-
-    def __repr__(self) -> str:
-        return f"HostTable({', '.join(sorted(self._hosts)) or 'none'})"
-
-    def __len__(self) -> int:
-        return len(self._hosts)
 
     def record_answer(self, now: float) -> None:
         """Record an answer of the store: a host missing from it is silent, unless the outage hid it."""
@@ -313,12 +272,12 @@ class HostTable:
         if known is None and len(self._hosts) >= MOST_HOSTS:
             return
         published_s = now - age_s
-        before = {}
+        before: dict[str, GpuSample] = {}
         if known is not None:
             # Equal rows within half an interval are one publication: age jitter is smaller than that.
-            if published == known.published and published_s - known.published_s < published.interval_s / 2:
+            known_s, last, before = known
+            if published == last and published_s - known_s < published.interval_s / 2:
                 return
-            before = known.rows
         rows = {
             row.device: replace(
                 row,
@@ -330,26 +289,24 @@ class HostTable:
         for device, row in before.items():
             if device not in rows and now - row.taken_at_s <= FORGET_S:
                 rows[device] = lost(row, "vanished: its host no longer lists it")
-        stale_after_s = default_stale_after_s(published.interval_s)
-        if self._stale_after_s is not None:
-            stale_after_s = max(self._stale_after_s, published.interval_s)
-        self._hosts[host] = _RemoteHost(published_s, published, stale_after_s, rows)
+        self._hosts[host] = (published_s, published, rows)
 
     def rows(self, now: float) -> list[GpuSample]:
         """Return the rows of all devices of the other hosts as they count now."""
-        for name in [n for n, host in self._hosts.items() if now - host.published_s > FORGET_S]:
-            del self._hosts[name]
+        self._hosts = {name: host for name, host in self._hosts.items() if now - host[0] <= FORGET_S}
         rows: list[GpuSample] = []
-        for host in self._hosts.values():
-            silent_s = now - host.published_s
-            if silent_s <= host.stale_after_s:
+        for published_s, published, devices in self._hosts.values():
+            silent_s = now - published_s
+            stale_after_s = default_stale_after_s(published.interval_s)
+            if self._stale_after_s is not None:
+                stale_after_s = max(self._stale_after_s, published.interval_s)
+            if silent_s <= stale_after_s:
                 stale = "stale: its host has not read it for {:.0f} s"
-                rows += (_valid_or_lost(row, now, host.stale_after_s, stale) for row in host.rows.values())
+                rows += (_valid_or_lost(row, now, stale_after_s, stale) for row in devices.values())
             # Silence means loss only after the store has answered that long; else the outage may hide it.
-            elif now - self._answers_since_s > host.stale_after_s:
-                rows += (
-                    lost(row, f"stale: its host is silent for {silent_s:.0f} s") for row in host.rows.values()
-                )
+            elif now - self._answers_since_s > stale_after_s:
+                silent = f"stale: its host is silent for {silent_s:.0f} s"
+                rows += (lost(row, silent) for row in devices.values())
         return rows
 
 

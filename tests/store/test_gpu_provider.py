@@ -119,7 +119,6 @@ def test_it_is_a_provider_like_any_other(site: Site) -> None:
     assert isinstance(provider, GpuProvider)
     assert provider.min_interval_s == own.min_interval_s
     assert site.host("b", gpus=False)[0].min_interval_s == 0.2
-    assert "a, local=" in repr(provider)
 
 
 def test_each_host_sees_all(site: Site) -> None:
@@ -252,7 +251,7 @@ def test_store_outage_leaves_local_rows_and_pauses_calls(
         site.now += 1.0
     assert told[3.0] == {"GPU-x": ("ok", 50.0), "b/GPU-x": ("ok", 50.0)}
     assert told[5.0] == {"GPU-x": ("ok", 50.0)}, "not lost: unknown"
-    assert a.exchange.store.failures == 5, "at 0, 2, 7, 12 and 17 s"
+    assert a.script.failures == 5, "at 0, 2, 7, 12 and 17 s"
     site.down = None
     site.now += 5.0
     assert seen(a.read()) == {"GPU-x": ("ok", 50.0)}, "the others, too, had nowhere to publish"
@@ -261,7 +260,7 @@ def test_store_outage_leaves_local_rows_and_pauses_calls(
     away, back = caplog.messages
     assert "TimeoutError: slow" in away
     assert "answers again" in back
-    assert a.exchange.store.last_error == "TimeoutError: slow"
+    assert a.script.last_error == "TimeoutError: slow"
 
 
 def test_single_failure_makes_no_host_silent(site: Site) -> None:
@@ -273,7 +272,7 @@ def test_single_failure_makes_no_host_silent(site: Site) -> None:
         told = seen(a.read())
         assert told["b/GPU-x"] == ("ok", 50.0), tick
         site.now += 1.0
-    assert b.exchange.store.failures == 1
+    assert b.script.failures == 1
 
 
 def test_missing_rights_are_named_in_full(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -303,7 +302,7 @@ def test_a_host_that_talks_nonsense_is_ignored_and_counted(
     provider = gateway(wire)
     assert provider.read() == []
     assert provider.read() == []
-    assert (provider.exchange.hosts.ignored, provider.exchange.store.failures) == (2, 0)
+    assert (provider.hosts.ignored, provider.script.failures) == (2, 0)
     assert len(caplog.messages) == 1
     assert caplog.messages[0].isprintable()
 
@@ -313,7 +312,7 @@ def test_host_is_read_beside_malformed_one() -> None:
     wire.answer = lambda arguments: [b"b", 1, payload("a\0"), b"c", 1, payload("MIG-1")]
     provider = gateway(wire)
     assert seen(provider.read()).keys() == {"c/MIG-1"}
-    assert (provider.exchange.hosts.ignored, provider.exchange.store.failures) == (1, 0)
+    assert (provider.hosts.ignored, provider.script.failures) == (1, 0)
 
 
 @pytest.mark.parametrize("reply", [None, [b"b"], [b"b", "young", b"{}"], 7])
@@ -322,7 +321,7 @@ def test_a_reply_of_another_shape_is_a_failure(reply: Any) -> None:
     wire.answer = lambda arguments: reply
     provider = gateway(wire)
     assert provider.read() == []
-    assert provider.exchange.store.failures == 1
+    assert provider.script.failures == 1
     assert wire.closed == 1
 
 
@@ -355,10 +354,10 @@ def test_closing_and_forgetting(site: Site) -> None:
     provider.close()
     provider.close()
     assert own.calls[-1] == "close"
-    parent = provider.exchange
+    parent = provider.process
     provider.reset_after_fork()
     assert own.calls[-1] == "forget"
-    assert provider.exchange.process != parent.process
+    assert provider.process != parent
     gateway, _ = site.host("b", gpus=False)
     gateway.close()
     gateway.reset_after_fork()
@@ -403,7 +402,7 @@ def test_hanging_server_costs_one_read_250_ms(own_server: RedisServer) -> None:
     finally:
         own_server.resume()
         provider.close()
-    assert provider.exchange.store.failures == 1
+    assert provider.script.failures == 1
 
 
 @pytest.fixture(autouse=True)
