@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from hashlib import sha1
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -18,7 +17,7 @@ from autoglm_throttle.store.protocol import StoreErrorKind
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable
 
     from autoglm_throttle.settings.groups.store import RedisLogin, StoreSettings
     from autoglm_throttle.store.health import StoreHealth
@@ -118,99 +117,6 @@ class RedisClients:
         task = loop.create_task(closer.aclose())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-class SyncScript:
-    """Runs one script, counts its calls, and opens a new connection after each failure.
-
-    The thread calls ``connect`` at the first call; ``rights`` are commands that the server must permit.
-    """
-
-    def __init__(self, connect: Callable[[], SyncClient], text: str, rights: str = "") -> None:
-        self.calls: int = 0  # Round trips started
-        # Failures of the thread: round trips without an answer, and a thread that could not be started.
-        self.failures: int = 0
-        self.last_error: str | None = None  # Text of the newest failure, kept after a recovery
-        self._connect = connect
-        self._text = text
-        self._rights = rights
-        self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
-        self._client: SyncClient | None = None
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether a call has created a client since the start or the last failure."""
-        return self._client is not None
-
-    def call(self, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:  # noqa: ANN401 - any reply
-        """Run the script once.
-
-        Raises:
-            Exception: of the client; the call may have been executed.
-        """
-        from redis.exceptions import NoScriptError
-
-        self.calls += 1
-        client = self._client
-        if client is None:
-            client = self._client = self._connect()
-        try:
-            return client.evalsha(self._sha, len(keys), *keys, *arguments)
-        except NoScriptError:  # restarted server or SCRIPT FLUSH: nothing has run
-            return client.eval(self._text, len(keys), *keys, *arguments)
-
-    def call_all(
-        self, calls: Sequence[tuple[Sequence[str], Sequence[str | int]]], *, cluster: bool
-    ) -> list[Any]:
-        """Run the script for each call, in one round trip; an error reply stands in its place.
-
-        A cluster gets one call after another: its pipelines ask the server for the keys of each call.
-
-        Raises:
-            Exception: of the connection; each call may have been executed.
-        """
-        if not cluster:
-            return self._pipeline("EVALSHA", self._sha, calls)
-        from redis.exceptions import ResponseError
-
-        replies: list[Any] = []
-        for keys, arguments in calls:
-            try:
-                replies.append(self.call(keys, arguments))
-            except ResponseError as error:
-                replies.append(error)
-        return replies
-
-    def _pipeline(self, command: str, script: str, calls: Sequence[Any]) -> list[Any]:
-        from redis.exceptions import NoScriptError
-
-        self.calls += 1
-        self._client = self._client or self._connect()
-        pipeline = self._client.pipeline(transaction=False)
-        for keys, arguments in calls:
-            pipeline.execute_command(command, script, len(keys), *keys, *arguments)
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:  # restarted server or SCRIPT FLUSH: those have not run
-            again = self._pipeline("EVAL", self._text, [calls[place] for place in unknown])
-            for place, reply in zip(unknown, again, strict=True):
-                replies[place] = reply
-        return replies
-
-    def record_failure(self, error: BaseException) -> str:
-        """Count a failure, close the connection and return the error's text with missing rights."""
-        self.failures += 1
-        self.last_error = text = f"{type(error).__name__}: {error}"
-        self.close()
-        is_forbidden = any(words in text for words in ("NOPERM", "NoPermission", "can't run this command"))
-        return f"{text}; it needs the rights: {self._rights}" if is_forbidden and self._rights else text
-
-    def close(self) -> None:
-        """Close the connection; the next call opens another."""
-        client, self._client = self._client, None
-        if client is not None:
-            with contextlib.suppress(Exception):  # it may be broken already
-                client.close()
 
 
 class Subscriber:

@@ -23,10 +23,11 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.limiting.decisions import rate_rejection, seconds_until
-from autoglm_throttle.store.client import SyncClient, SyncScript
+from autoglm_throttle.store.client import SyncClient
 from autoglm_throttle.store.health import HealthState, OutageLog, StoreHealth
 from autoglm_throttle.store.leases import TokenLease
 from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.script import SyncScript
 from autoglm_throttle.types import Decision, Demand, Priority
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from autoglm_throttle.events import LOGGER, RateLimitedLogger
 from autoglm_throttle.gpu.interval import Schedule
 from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sanity import lost
-from autoglm_throttle.store.client import SyncScript
 from autoglm_throttle.store.gpu_payload import decode, encode
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.script import SyncScript
 from autoglm_throttle.types import ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.types.errors import NoSourceError
 

@@ -1,4 +1,4 @@
-"""Runs one Lua script on one client, once for each batch, and classifies its errors.
+"""Runs Lua scripts: of an event loop once for each batch, of a thread once for each call. Classifies errors.
 
 A connection, once taken from the client's pool, is reused for the next call: taking and returning it costs
 more than the call. A client does not separate two errors, this module does: one before the call was sent,
@@ -8,6 +8,7 @@ when nothing can have been spent, and one after it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -17,7 +18,7 @@ from autoglm_throttle.store.protocol import StoreErrorKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autoglm_throttle.store.client import AsyncClient
+    from autoglm_throttle.store.client import AsyncClient, SyncClient
     from autoglm_throttle.store.protocol import ScriptArguments
 
     _Connection: TypeAlias = Any
@@ -29,41 +30,44 @@ CLUSTER_RIGHTS: Final = "cluster|slots command"  # Commands that the client of a
 
 # Before Redis 7 an error inside a script is wrapped into another one: only its text identifies it.
 _BY_TEXT: Final = (
-    (
-        (
-            *("NOPERM", "NOAUTH", "WRONGPASS", "can't run this command", "can't access"),
-            *("ACL failure", "No permissions"),
-        ),
-        StoreErrorKind.FORBIDDEN,
-    ),
+    (("NOPERM", "NOAUTH", "WRONGPASS", "can't run this command"), StoreErrorKind.FORBIDDEN),
+    (("can't access", "ACL failure", "No permissions"), StoreErrorKind.FORBIDDEN),
     (("READONLY", "The previous master is now a slave"), StoreErrorKind.READONLY),
     (("OOM ", "OutOfMemory"), StoreErrorKind.FULL),
     (("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"), StoreErrorKind.BUSY),
 )
 
+# Classes of redis-py and of Python by name: the nearest base class in the table decides.
+_BY_CLASS: Final = {
+    "AuthenticationError": StoreErrorKind.FORBIDDEN,
+    "AuthorizationError": StoreErrorKind.FORBIDDEN,
+    "NoPermissionError": StoreErrorKind.FORBIDDEN,
+    "MaxConnectionsError": StoreErrorKind.QUEUE_FULL,  # our own pool is full; the client may be the user's
+    "ReadOnlyError": StoreErrorKind.READONLY,
+    "OutOfMemoryError": StoreErrorKind.FULL,
+    "BusyLoadingError": StoreErrorKind.BUSY,
+    "ClusterDownError": StoreErrorKind.BUSY,
+    "TryAgainError": StoreErrorKind.BUSY,
+    "SlotNotCoveredError": StoreErrorKind.BUSY,
+    "RedisClusterException": StoreErrorKind.UNREACHABLE,
+    "TimeoutError": StoreErrorKind.TIMEOUT,
+    "ConnectionError": StoreErrorKind.LOST,
+    "OSError": StoreErrorKind.LOST,
+}
+
 
 def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
     """Classify an error of redis-py; once the call was ``sent`` its units may have been spent."""
-    from redis import exceptions as known
-
     text = str(error)
     for phrases, kind in _BY_TEXT:
         if any(phrase in text for phrase in phrases):
             return kind
-    if isinstance(error, known.MaxConnectionsError) or text == "Too many connections":
-        return StoreErrorKind.QUEUE_FULL  # our own pool is full; the client may be the user's
-    forbidden = (known.AuthenticationError, known.AuthorizationError, known.NoPermissionError)
-    busy = (known.BusyLoadingError, known.ClusterDownError, known.TryAgainError, known.SlotNotCoveredError)
-    by_class = (
-        (forbidden, StoreErrorKind.FORBIDDEN),
-        (known.ReadOnlyError, StoreErrorKind.READONLY),
-        (known.OutOfMemoryError, StoreErrorKind.FULL),
-        (busy, StoreErrorKind.BUSY),
-        (known.RedisClusterException, StoreErrorKind.UNREACHABLE),
-        ((known.TimeoutError, TimeoutError), StoreErrorKind.TIMEOUT if sent else StoreErrorKind.UNREACHABLE),
-        ((known.ConnectionError, OSError), StoreErrorKind.LOST if sent else StoreErrorKind.UNREACHABLE),
-    )
-    return next((kind for classes, kind in by_class if isinstance(error, classes)), StoreErrorKind.CONFUSED)
+    if text == "Too many connections":  # before redis-py 6 the class of this error is ConnectionError
+        return StoreErrorKind.QUEUE_FULL
+    names = (base.__name__ for base in type(error).__mro__)
+    kind = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), StoreErrorKind.CONFUSED)
+    is_unsent = not sent and kind in {StoreErrorKind.TIMEOUT, StoreErrorKind.LOST}
+    return StoreErrorKind.UNREACHABLE if is_unsent else kind
 
 
 class LuaScript:
@@ -242,6 +246,99 @@ class LuaScript:
                 f"{RIGHTS} {CLUSTER_RIGHTS}" if self.cluster else RIGHTS,
             )
         return kind
+
+
+class SyncScript:
+    """Runs one script, counts its calls, and opens a new connection after each failure.
+
+    The thread calls ``connect`` at the first call; ``rights`` are commands that the server must permit.
+    """
+
+    def __init__(self, connect: Callable[[], SyncClient], text: str, rights: str) -> None:
+        self.calls: int = 0  # Round trips started
+        # Failures of the thread: round trips without an answer, and a thread that could not be started.
+        self.failures: int = 0
+        self.last_error: str | None = None  # Text of the newest failure, kept after a recovery
+        self._connect = connect
+        self._text = text
+        self._rights = rights
+        self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self._client: SyncClient | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a call has created a client since the start or the last failure."""
+        return self._client is not None
+
+    def call(self, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:  # noqa: ANN401 - any reply
+        """Run the script once.
+
+        Raises:
+            Exception: of the client; the call may have been executed.
+        """
+        from redis.exceptions import NoScriptError
+
+        self.calls += 1
+        client = self._client
+        if client is None:
+            client = self._client = self._connect()
+        try:
+            return client.evalsha(self._sha, len(keys), *keys, *arguments)
+        except NoScriptError:  # restarted server or SCRIPT FLUSH: nothing has run
+            return client.eval(self._text, len(keys), *keys, *arguments)
+
+    def call_all(
+        self, calls: Sequence[tuple[Sequence[str], Sequence[str | int]]], *, cluster: bool
+    ) -> list[Any]:
+        """Run the script for each call, in one round trip; an error reply stands in its place.
+
+        A cluster gets one call after another: its pipelines ask the server for the keys of each call.
+
+        Raises:
+            Exception: of the connection; each call may have been executed.
+        """
+        if not cluster:
+            return self._pipeline("EVALSHA", self._sha, calls)
+        from redis.exceptions import ResponseError
+
+        replies: list[Any] = []
+        for keys, arguments in calls:
+            try:
+                replies.append(self.call(keys, arguments))
+            except ResponseError as error:
+                replies.append(error)
+        return replies
+
+    def _pipeline(self, command: str, script: str, calls: Sequence[Any]) -> list[Any]:
+        from redis.exceptions import NoScriptError
+
+        self.calls += 1
+        self._client = self._client or self._connect()
+        pipeline = self._client.pipeline(transaction=False)
+        for keys, arguments in calls:
+            pipeline.execute_command(command, script, len(keys), *keys, *arguments)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:  # restarted server or SCRIPT FLUSH: those have not run
+            again = self._pipeline("EVAL", self._text, [calls[place] for place in unknown])
+            for place, reply in zip(unknown, again, strict=True):
+                replies[place] = reply
+        return replies
+
+    def record_failure(self, error: BaseException) -> str:
+        """Count a failure, close the connection and return the error's text with missing rights."""
+        self.failures += 1
+        self.last_error = text = f"{type(error).__name__}: {error}"
+        self.close()
+        is_forbidden = error_kind(error, sent=True) is StoreErrorKind.FORBIDDEN
+        return f"{text}; it needs the rights: {self._rights}" if is_forbidden else text
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # it may be broken already
+                client.close()
 
 
 async def _pipeline(

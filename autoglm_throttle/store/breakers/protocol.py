@@ -36,15 +36,6 @@ RIGHTS: Final = f"{SCRIPT_RIGHTS} subscribe ping"  # Redis commands that shared 
 MAX_PERIOD_S: Final = 365.0 * 86400.0
 
 _STATE_VALUES: Final = 5
-_REPLY_VALUES: Final = 7
-_MESSAGE_PARTS: Final = 7
-
-
-class InvalidReplyError(ValueError):
-    """The reply does not match the script's format."""
-
-    def __init__(self, value: object) -> None:
-        super().__init__(f"unexpected reply of the script: {value!r:.100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +141,18 @@ class BreakerProtocol:
 
 
 def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply
-    """Parse the reply to a command other than `read`, or raise `InvalidReplyError`."""
-    if not isinstance(value, list) or len(value) != _REPLY_VALUES:
-        raise InvalidReplyError(value)
+    """Parse the reply to a command other than `read`; a ValueError if it does not fit the script's format."""
     try:
-        return Reply(value[0] == 1, _remote(*value[1:6]), int(value[6]))
+        done, *state, fence = value
+        return Reply(done == 1, _remote(*state), int(fence))
     except (TypeError, ValueError) as error:
-        raise InvalidReplyError(value) from error
+        raise _unexpected(value) from error
 
 
 def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerState | None]:  # noqa: ANN401 - any reply
-    """Parse the reply to `read`, or raise `InvalidReplyError`; None: nothing is stored, or it is invalid."""
+    """Parse the reply to `read`, or raise a ValueError; None: nothing is stored, or it is invalid."""
     if not isinstance(value, list) or len(value) != _STATE_VALUES * len(names):
-        raise InvalidReplyError(value)
+        raise _unexpected(value)
     parsed: dict[str, RemoteBreakerState | None] = {}
     for at, name in enumerate(names):
         try:
@@ -172,13 +162,14 @@ def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerSta
     return parsed
 
 
+def _unexpected(value: object) -> ValueError:
+    return ValueError(f"unexpected reply of the script: {value!r:.100}")
+
+
 def parse_message(data: Any) -> tuple[str, RemoteBreakerState, str] | None:  # noqa: ANN401 - any client may publish
     """Parse a published change: name, state, process that made it; None: it is not of this protocol."""
     try:
-        parts = _text(data).split(" ")
-        if len(parts) != _MESSAGE_PARTS:
-            return None
-        name, *state, process_id = parts
+        name, *state, process_id = _text(data).split(" ")
         remote = _remote(*state)
         return None if remote is None else (unquote(name, errors="surrogatepass"), remote, process_id)
     except (TypeError, ValueError):
@@ -190,16 +181,13 @@ def _remote(version: Any, state: Any, left: Any, rounds: Any, cause: Any) -> Rem
     number = int(version)
     if number <= 0:
         return None
-    # Ramping is local to a process, so no process may publish it.
-    parsed_state = BreakerState(_text(state))
-    if parsed_state is BreakerState.RAMPING:
-        raise ValueError("ramping is local to a process")
-    cause_text = _text(cause)
+    parsed = BreakerState(_text(state))
+    if parsed is BreakerState.RAMPING:
+        raise ValueError("ramping is local to a process")  # so no process may publish it
+    text = _text(cause)
     # A newer version may have more causes: the state is still valid.
-    parsed_cause = BreakerCause(cause_text) if cause_text in set(BreakerCause) else BreakerCause.REMOTE
-    return RemoteBreakerState(
-        number, parsed_state, max(0, int(left)) / 1e6, max(0, int(rounds)), parsed_cause
-    )
+    known = BreakerCause(text) if text in set(BreakerCause) else BreakerCause.REMOTE
+    return RemoteBreakerState(number, parsed, max(0, int(left)) / 1e6, max(0, int(rounds)), known)
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -122,11 +122,6 @@ class FleetState:
         self._outage = OutageLog("the breaker store")
         self._on_write = on_write
 
-    def __repr__(self) -> str:
-        return (
-            f"FleetState({len(self.subscriptions)} breakers, {self.health!r}, {self.pending} pending writes)"
-        )
-
     @property
     def is_up(self) -> bool:
         """Whether the store is available."""

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -29,7 +29,6 @@ from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import (
     RIGHTS,
     BreakerProtocol,
-    InvalidReplyError,
     ProbeResult,
     ScriptArguments,
     StateWrite,
@@ -40,10 +39,10 @@ from autoglm_throttle.store.breakers.protocol import (
     parse_states,
 )
 from autoglm_throttle.store.breakers.state import PROBE_PAUSES_S, Answer, FleetState, Listener, PendingQuery
-from autoglm_throttle.store.client import Subscriber, SyncClient, SyncScript
+from autoglm_throttle.store.client import Subscriber, SyncClient
 from autoglm_throttle.store.health import StoreHealth
 from autoglm_throttle.store.protocol import StoreErrorKind
-from autoglm_throttle.store.script import error_kind
+from autoglm_throttle.store.script import SyncScript, error_kind
 from autoglm_throttle.types import (
     BreakerCause,
     BreakerState,
@@ -66,23 +65,15 @@ UNSUBSCRIBED_READ_S: Final = 1.0
 RETRY_S: Final = 0.05
 
 
-class _Job(NamedTuple):
-    """One call of the script, and the effects of its reply and of its failure."""
-
-    arguments: ScriptArguments
-    apply: Callable[[object], None]
-    fail: Callable[[], None] | None = None
+# One call of the script, and the effects of its reply and of its failure.
+_Job = tuple[ScriptArguments, Callable[[object], None], Callable[[], None] | None]
 
 
 class RedisBreakerStore:
     """Implements `BreakerStore`.
 
-    Args:
-        connect: creates a synchronous client without retries, with short timeouts; on the thread.
-        settings: prefix and service name of all keys.
-        breakers: the deadline of a call that waits for the store.
-        clock: monotonic seconds.
-        cluster: whether the keys of one call must lie in one slot.
+    ``connect`` creates a synchronous client without retries, with short timeouts, on the thread. In a
+    ``cluster`` the keys of one call must lie in one slot.
     """
 
     def __init__(
@@ -98,7 +89,8 @@ class RedisBreakerStore:
         self.deadline_s: float = breakers.store_deadline_s
         self.ignored: int = 0  # messages of an unknown format
         self.state: FleetState = FleetState(self._on_write, clock)
-        self.script: SyncScript = SyncScript(connect, load_script())
+        rights = f"{RIGHTS}, and its channels below the prefix (&...)"
+        self.script: SyncScript = SyncScript(connect, load_script(), rights)
         health = StoreHealth(1, PROBE_PAUSES_S)
         self.subscriber: Subscriber = Subscriber(
             connect, self.protocol.channel, self._on_message, self.state.request_reread, health
@@ -110,10 +102,6 @@ class RedisBreakerStore:
         self._worker = Worker(
             THREAD_NAME, self._step, on_stop=self._flush, on_crash=self._record_failure, clock=clock
         )
-
-    def __repr__(self) -> str:
-        state = "running" if self.is_running else "stopped"
-        return f"RedisBreakerStore({state}, {self.state!r}, {self.subscriber!r}, calls={self.script.calls})"
 
     @property
     def is_up(self) -> bool:
@@ -277,10 +265,10 @@ class RedisBreakerStore:
             return
         replies: list[Any]
         try:
-            replies = self.script.call_all([job.arguments for job in jobs], cluster=self._cluster)
+            replies = self.script.call_all([arguments for arguments, _, _ in jobs], cluster=self._cluster)
         except Exception as error:  # noqa: BLE001 - any client error: the store is probed again
             replies = [error] * len(jobs)
-        settled = [_settle(job, reply) for job, reply in zip(jobs, replies, strict=True)]
+        settled = [_settle(*job[1:], reply) for job, reply in zip(jobs, replies, strict=True)]
         errors = [error for error in settled if error is not None]
         if len(errors) < len(jobs) and self.state.record_call(None) and not self.subscriber.is_listening:
             self.subscriber.close()
@@ -294,14 +282,14 @@ class RedisBreakerStore:
         writes, queries, names = state.take_work()
         for write in writes:
             arguments = protocol.write(write, state.version(write.name, own=True), now)
-            yield _Job(arguments, partial(self._confirm, write))
+            yield arguments, partial(self._confirm, write), None
         for query, request in queries:
             lost = ProbeResult(query.name, protocol.new_ticket(), now + request.lease_s)
             arguments = protocol.acquire(query.name, state.version(query.name), request, lost.ticket)
-            yield _Job(arguments, partial(self._answer, query, lost), partial(self._fail, query, lost))
+            yield arguments, partial(self._answer, query, lost), partial(self._fail, query, lost)
         if names or not state.is_up:
             for part in [[name] for name in names] if self._cluster and names else [names]:
-                yield _Job(protocol.read(part), partial(self._record_states, part))
+                yield protocol.read(part), partial(self._record_states, part), None
 
     def _confirm(self, write: Write, reply: object) -> None:
         parsed = parse_reply(reply)
@@ -328,11 +316,7 @@ class RedisBreakerStore:
     def _record_failure(
         self, error: BaseException, kind: StoreErrorKind = StoreErrorKind.UNREACHABLE
     ) -> None:
-        self.script.record_failure(error)
-        reason = f"{type(error).__name__}: {error}"
-        if kind is StoreErrorKind.FORBIDDEN:
-            reason += f"; missing permissions, needed: {RIGHTS}, and its channels below the prefix (&...)"
-        self.state.record_call(kind, reason)
+        self.state.record_call(kind, self.script.record_failure(error))
 
     def _flush(self) -> None:
         """Send the remaining writes, unless the store is unavailable, and close all connections."""
@@ -347,16 +331,18 @@ class RedisBreakerStore:
                 end.close()
 
 
-def _settle(job: _Job, reply: object) -> Exception | None:
+def _settle(
+    apply: Callable[[object], None], fail: Callable[[], None] | None, reply: object
+) -> Exception | None:
     """Apply the reply of a call; return its error, or None."""
     error = reply if isinstance(reply, Exception) else None
     try:
         if error is None:
-            job.apply(reply)
-    except InvalidReplyError as invalid:
+            apply(reply)
+    except ValueError as invalid:
         error = invalid
-    if error is not None and job.fail is not None:
-        job.fail()
+    if error is not None and fail is not None:
+        fail()
     return error
 
 

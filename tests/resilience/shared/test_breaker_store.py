@@ -441,11 +441,11 @@ def test_its_thread_begins_with_the_first_guard_and_ends_with_it(made: Made, red
     assert threads() == []
     store = made(redis_url, listens=False)
     assert threads() == []
-    assert "stopped" in repr(store)
+    before = store.is_running
     store.subscribe("a", lambda remote: None)
     store.start()
     assert threads() == [sync.THREAD_NAME]
-    assert "running" in repr(store)
+    assert (before, store.is_running) == (False, True)
     store.stop(PATIENCE_S)
     assert threads() == []
     store.report_open("a", 600.0, 0, BreakerCause.FAILURES)

@@ -13,7 +13,6 @@ from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import (
     MAX_PERIOD_S,
     BreakerProtocol,
-    InvalidReplyError,
     ProbeResult,
     StateWrite,
     escape_name,
@@ -127,7 +126,7 @@ def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
     [None, 1, b"OK", [], [1, 2, 3], [1, 9, b"ajar", 0, 2, b"trial", 77], [1, None, b"open", 0, 2, b"", 0]],
 )
 def test_invalid_script_reply_is_an_error(reports: Any) -> None:
-    with pytest.raises(InvalidReplyError, match="unexpected reply of the script"):
+    with pytest.raises(ValueError, match="unexpected reply of the script"):
         parse_reply(reports)
 
 
@@ -138,9 +137,9 @@ def test_states_are_read_one_by_one() -> None:
         "b": None,
         "c": None,
     }
-    with pytest.raises(InvalidReplyError):
+    with pytest.raises(ValueError, match="unexpected reply"):
         parse_states(reports, ["a"])
-    with pytest.raises(InvalidReplyError):
+    with pytest.raises(ValueError, match="unexpected reply"):
         parse_states(b"OK", [])
 
 
