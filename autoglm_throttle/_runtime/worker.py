@@ -38,8 +38,8 @@ class Worker:
     """
 
     __slots__ = (
-        *("_lock", "_name", "_on_crash", "_on_stop", "_restart", "_step", "_thread", "_wakes"),
-        *("__weakref__", "is_stopping"),
+        *("_clock", "_crashes", "_is_requested", "_lock", "_name", "_on_crash", "_on_stop", "_started_s"),
+        *("_step", "_thread", "_wakes", "__weakref__", "has_crashed", "is_stopping", "restart_due_s"),
     )
 
     def __init__(
@@ -59,9 +59,18 @@ class Worker:
         self._thread: threading.Thread | None = None
         # Its `put` may be called in the midst of another one; the `set` of an Event may not.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._restart = _RestartTimes(clock)
+        self._clock = clock
         # Whether the thread should not run: before `start` and after `stop`. A long step may poll it.
         self.is_stopping: bool = True
+        self._is_requested = False  # Whether a start was requested since the present step began
+        self._forget_crashes()
+
+    def _forget_crashes(self) -> None:
+        # Whether the last step raised, and the pause after it is not over.
+        self.has_crashed: bool = False
+        self.restart_due_s: float = -math.inf  # When the pause after the newest crash is over, on ``clock``
+        self._crashes = 0
+        self._started_s = -math.inf
 
     @property
     def is_alive(self) -> bool:
@@ -72,16 +81,6 @@ class Worker:
     def is_current(self) -> bool:
         """Whether the caller runs on the thread."""
         return self._thread is threading.current_thread()
-
-    @property
-    def has_crashed(self) -> bool:
-        """Whether the last step raised, and the pause after it is not over."""
-        return self._restart.crashed
-
-    @property
-    def restart_due_s(self) -> float:
-        """When the pause after the newest crash is over, on ``clock``."""
-        return self._restart.due_s
 
     def stop_with(self, owner: object) -> None:
         """Stop the thread when the owner, which ``step`` must not hold, is gone; not at interpreter exit."""
@@ -97,13 +96,13 @@ class Worker:
 
         It costs two attribute accesses while the thread lives: for the request path.
         """
-        if self._thread is None and not self.is_stopping and now >= self._restart.due_s:
+        if self._thread is None and not self.is_stopping and now >= self.restart_due_s:
             self._lock.run(self._launch)
 
     def stop(self, join_s: float = JOIN_S) -> None:
         """Ask the thread to end, and wait for it, at most ``join_s`` seconds."""
         self.is_stopping = True
-        self._restart.reset()  # a later start is a new attempt
+        self._forget_crashes()  # a later start is a new attempt
         thread = self._thread
         self._wakes.put(None)
         if thread is not None and join_s > 0.0 and thread is not threading.current_thread():
@@ -114,8 +113,8 @@ class Worker:
         self._wakes.put(None)
 
     def _launch(self) -> None:
-        self._restart.requested = True
-        if self._thread is not None or self.is_stopping or self._restart.left_s() > 0.0:
+        self._is_requested = True
+        if self._thread is not None or self.is_stopping or self._clock() < self.restart_due_s:
             return
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread = thread
@@ -123,36 +122,47 @@ class Worker:
             thread.start()
         except RuntimeError as error:  # no threads left: the request that starts the thread must not fail
             self._thread = None
-            self._restart.postpone()
+            self._postpone()
             self._lock.pending.append(partial(self._report, error))
 
     def _run(self) -> None:
-        self._restart.record_start()
+        self._started_s = self._clock()
         try:
             while not (self.is_stopping and self._has_ended()):
-                self._restart.requested = False
+                self._is_requested = False
                 pause_s = self._run_step()
                 if pause_s is not None:
                     self._wait(pause_s)
                     continue
                 with self._lock:  # `start` may have been called during the last step
-                    self.is_stopping = self.is_stopping or not self._restart.requested
+                    self.is_stopping = self.is_stopping or not self._is_requested
         finally:
             with self._lock:
                 if self._thread is threading.current_thread():  # `start` may have replaced it already
                     self._thread = None
 
     def _run_step(self) -> float | None:
-        left_s = self._restart.left_s()
+        left_s = self.restart_due_s - self._clock()
         if left_s > 0.0:
             return left_s
-        self._restart.crashed = False
+        self.has_crashed = False
         try:
             return self._step()
         except BaseException as error:  # noqa: BLE001 - the thread outlives any error of a driver binding
-            pause_s = self._restart.postpone()
+            pause_s = self._postpone()
             self._report(error)
             return pause_s
+
+    def _postpone(self) -> float:
+        """Record a crash, or a failed start, and return the seconds to wait."""
+        now = self._clock()
+        if now - self._started_s >= HEALTHY_RUN_S:
+            self._crashes = 0
+        self._crashes += 1
+        self.has_crashed = True
+        pause_s = backoff_s(self._crashes)
+        self._started_s = self.restart_due_s = now + pause_s
+        return pause_s
 
     def _has_ended(self) -> bool:
         """Decide under the lock whether the thread ends, so that `start` never relies on a dying one."""
@@ -178,37 +188,3 @@ class Worker:
         with contextlib.suppress(queue.Empty):  # one step answers all wake-ups so far
             while True:
                 self._wakes.get_nowait()
-
-
-class _RestartTimes:
-    """Limits the restarts of a crashed thread: after 1, 2, 4 ... 60 s."""
-
-    __slots__ = ("_clock", "_crashes", "_started_s", "crashed", "due_s", "requested")
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self.requested: bool = False  # whether a start was requested since the current step began
-        self.reset()
-
-    def reset(self) -> None:
-        self.crashed: bool = False
-        self.due_s: float = -math.inf
-        self._crashes = 0
-        self._started_s = -math.inf
-
-    def left_s(self) -> float:
-        return self.due_s - self._clock()
-
-    def record_start(self) -> None:
-        self._started_s = self._clock()
-
-    def postpone(self) -> float:
-        """Record a crash, or a failed start, and return the seconds to wait."""
-        now = self._clock()
-        if now - self._started_s >= HEALTHY_RUN_S:
-            self._crashes = 0
-        self._crashes += 1
-        self.crashed = True
-        pause_s = backoff_s(self._crashes)
-        self._started_s = self.due_s = now + pause_s
-        return pause_s
