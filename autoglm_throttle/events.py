@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,10 +61,7 @@ class RateLimitedLogger:
     def warn(
         self, kind: str, text: str, *, error: BaseException | None = None, level: int = logging.WARNING
     ) -> None:
-        """Log a fault, or count it if one of its kind was logged less than the interval ago.
-
-        ``kind`` is fixed in code, never from outside; unprintable characters of ``text`` become spaces.
-        """
+        """Log a fault, or count it if one of its ``kind``, fixed in code, was logged in the last interval."""
         now = self._clock()
         last_s, suppressed = self._last.get(kind, (now - LOG_INTERVAL_S, 0))
         if now - last_s < LOG_INTERVAL_S:
@@ -83,7 +80,7 @@ class EventQueue:
     """
 
     __slots__ = (
-        *("_every_s", "_hash_caller", "_lock", "_max_users", "_rejections", "_users_full_logged", "waiting"),
+        *("_every_s", "_hash_caller", "_is_full_logged", "_lock", "_max_users", "_rejections", "waiting"),
     )
 
     def __init__(
@@ -97,14 +94,10 @@ class EventQueue:
         self._every_s = every_s
         self._hash_caller = hash_caller
         self._max_users = max_users
-        self._users_full_logged = False
+        self._is_full_logged = False
         # By reason: time of the next event, rejections since the last.
         self._rejections: dict[t.Reason, list[float]] = {}
         self.waiting: list[LogEvent] = []
-
-    def extend(self, events: Iterable[LogEvent]) -> None:
-        """Queue events."""
-        self.waiting.extend(events)
 
     def record_rejection(self, demand: t.Demand, decision: t.Decision, now: float) -> bool:
         """Count a rejection, and queue its event if it is one of the sample; return whether it is."""
@@ -114,15 +107,16 @@ class EventQueue:
         entry[1] += 1
         if now < entry[0]:
             return False
-        count, name = int(entry[1]), t.decision_label(decision.reason)
+        keys: dict[str, object] = {"priority": demand.priority.label, "detail": decision.detail}
+        keys |= {"client_hash": self._hash_caller(demand.user), "retry_after_s": decision.retry_after_s}
+        self.waiting.append(_rejections(decision.reason, entry[1], decision.detail, **keys))
         entry[:] = now + self._every_s, 0
-        self.waiting.append(rejection_event(demand, decision, name, count, self._hash_caller(demand.user)))
         return True
 
     def record_full_user_table(self) -> None:
         """Queue the event, once, that the user table is full: new users share their network's limit."""
-        if not self._users_full_logged:
-            self._users_full_logged = True
+        if not self._is_full_logged:
+            self._is_full_logged = True
             most = self._max_users
             text = f"all {most} tracked users are at their limit; new users share one limit; raise MAX_USERS"
             self.waiting.append(_event("user_table_full", text, warns=True, max_users=most))
@@ -131,7 +125,7 @@ class EventQueue:
         """Queue the events of rejections that were counted and not followed by a further one."""
         for reason, entry in self._rejections.items():
             if entry[1] and now >= entry[0]:
-                self.waiting.append(rejections_summary(reason, t.decision_label(reason), int(entry[1])))
+                self.waiting.append(_rejections(reason, entry[1], reason))
                 entry[:] = now + self._every_s, 0
 
     def write(self) -> None:
@@ -152,18 +146,10 @@ def _event(name: str, text: str, *, warns: bool, **keys: object) -> LogEvent:
     return LogEvent(name, logging.WARNING if warns else logging.INFO, text, keys)
 
 
-def rejections_summary(reason: t.Reason, name: str, count: int) -> LogEvent:
-    """Build the event for counted rejections that no further one has followed."""
-    text = f"{count} {name} ({reason})"
-    return _event("request_rejected", text, warns=False, decision=name, reason=reason.value, count=count)
-
-
-def rejection_event(demand: t.Demand, decision: t.Decision, name: str, count: int, client: str) -> LogEvent:
-    """Build the event of a sampled rejection; ``client`` is the caller's keyed hash."""
-    keys: dict[str, object] = {"priority": demand.priority.label, "decision": name}
-    keys |= {"reason": decision.reason.value, "detail": decision.detail, "client_hash": client}
-    keys |= {"retry_after_s": decision.retry_after_s, "count": count}
-    return LogEvent("request_rejected", logging.INFO, f"{count} {name} ({decision.detail})", keys)
+def _rejections(reason: t.Reason, number: float, cause: str, **keys: object) -> LogEvent:
+    name, count = t.decision_label(reason), int(number)
+    keys |= {"decision": name, "reason": reason.value, "count": count}
+    return _event("request_rejected", f"{count} {name} ({cause})", warns=False, **keys)
 
 
 def configured(values: Mapping[str, str], chosen: Collection[str]) -> LogEvent:
@@ -263,7 +249,7 @@ def _telemetry_event(
 
 
 def _all_devices_lost(signal: t.Signal, view: t.GpuView | None) -> bool:
-    """Return whether the devices are the signal's source and all are lost: their samples carry no load."""
+    # Whether the devices are the signal's source and all are lost: their samples carry no load.
     if view is None or (signal is t.Signal.PRESSURE and view.engines_at_s is not None):
         return False
     devices = [row for row in view.devices if row.kind != "engine"]

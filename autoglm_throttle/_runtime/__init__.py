@@ -13,14 +13,10 @@ T = TypeVar("T")
 
 DISTRIBUTION: Final = "autoglm-throttle"
 
-BACKOFF_FIRST_S: Final = 1.0
-# Pauses after failures in a row: 1, 2, 4 ... 60 s. Initialising a driver can cost seconds of CPU.
-BACKOFF_MAX_S: Final = 60.0
-
 
 def backoff_s(nth: int) -> float:
-    """Return the pause in seconds after the ``nth`` failure in a row, from 1 on: 1, 2, 4 ... 60."""
-    return min(BACKOFF_FIRST_S * 2.0 ** min(nth - 1, 6), BACKOFF_MAX_S)  # 2**6 > 60: keeps the power small
+    """Return the pause in seconds after the ``nth`` failure in a row: 1, 2, 4 ... 60."""
+    return min(2.0 ** min(nth - 1, 6), 60.0)  # 2**6 > 60: keeps the power small
 
 
 def weak_method(method: Callable[P, T]) -> Callable[P, T | None]:
@@ -40,8 +36,7 @@ def weak_method(method: Callable[P, T]) -> Callable[P, T | None]:
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra's packages, such as ``pip install 'redis[hiredis]>=6.0'``.
 
-    It names the packages themselves: that is right for an installation from an index or a clone. Where this
-    package is not installed itself, a sentence names the extra, a key of ``[project.optional-dependencies]``.
+    It is right for an installation from an index or a clone. Without one a sentence names the extra.
     """
     from importlib import metadata  # takes milliseconds and is rarely needed
 
@@ -51,7 +46,5 @@ def how_to_install(extra: str) -> str:
         requirements = []
     of_extra = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     parts = (requirement.partition(";") for requirement in requirements)
-    needed = [package for package, _, marker in parts if of_extra.search(marker)]
-    if not needed:
-        return f"install {DISTRIBUTION} with its extra {extra}"
-    return " ".join(["pip install", *(shlex.quote(package.strip()) for package in needed)])
+    needed = [package.strip() for package, _, marker in parts if of_extra.search(marker)]
+    return f"pip install {shlex.join(needed)}" if needed else f"install {DISTRIBUTION} with its extra {extra}"

@@ -1,9 +1,9 @@
 """The only hook of the package that runs in a forked child.
 
-A fork copies locks that threads of the parent hold, and copies no thread. So each `SerialLock` is opened
-first: the cleanup of a request of the parent may take it in the child. Then each owner of locks, threads or
-connections builds its parts anew, from the same configuration. The parent's parts stay referenced: to
-close them here would write to connections and drivers that the parent still uses.
+A fork copies locks that threads of the parent hold, and no thread. So each `SerialLock` is opened first: the
+cleanup of a request of the parent may take it in the child. Then each owner builds its parts anew, from the
+same configuration. The parent's parts stay referenced: closing them would write to connections and drivers
+that the parent still uses.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A lock that the garbage collector may meet while its own thread holds it.
 
-The garbage collector runs at any allocation, also inside a locked region. It may close an abandoned
-generator or coroutine there, whose cleanup settles a permit or leaves a queue under the same lock. With a
-plain lock the thread would wait for itself; with a re-entrant one the cleanup would change state that the
-region has read and not yet written. Here it is deferred until the thread has left the lock. This is the only
-place that knows it: code inside the lock is ordinary code.
+It runs at any allocation, and may close an abandoned coroutine, whose cleanup settles a permit under the same
+lock. With a plain lock the thread would wait for itself; with a re-entrant one the cleanup would change state
+that the region has read and not yet written. Here it is deferred until the thread has left the lock.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ _log = logging.getLogger("autoglm_throttle")
 class SerialLock:
     """Mutual exclusion of threads, with actions deferred until the lock is left.
 
-    ``with lock:`` serves ordinary code. The request path calls `acquire` and `release`, which cost half as
-    much, and afterwards `run_pending` if there is something in `pending`. Each call that a finalizer may make
-    goes through `run`. The lock is re-entrant, so that a signal handler which uses it cannot hang its thread.
+    The request path calls `acquire` and `release`, which cost half as much as ``with lock:``, and afterwards
+    `run_pending` if there is something in `pending`. Each call that a finalizer may make goes through `run`.
+    The lock is re-entrant, so that a signal handler which uses it cannot hang its thread.
     """
 
     __slots__ = ("__weakref__", "_draining", "acquire", "is_held", "pending", "release")

@@ -42,10 +42,7 @@ class AsyncioWakeup:
                 self._timeout.reschedule(0.0)
 
     async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
-        """Wait for `set`, for ``seconds`` at most; True if ``disconnected`` ended first.
-
-        It starts up to `DISCONNECT_WATCH_DELAY_S` later, and is cancelled by `set`.
-        """
+        """Wait for `set`, for ``seconds`` at most; True if ``disconnected`` ended first. It begins later."""
         if not self._is_set:
             await self._wait_undetected(min(seconds, DISCONNECT_WATCH_DELAY_S))
         if self._is_set or seconds <= DISCONNECT_WATCH_DELAY_S:
@@ -96,7 +93,7 @@ class TrioWakeup:
         self._is_set = False
 
     def set(self) -> None:
-        """Wake the waiter through the queue of its loop."""
+        """Wake the waiter."""
         # Always through the queue of the loop: this may be called amid the work of the loop itself.
         with suppress(Exception):  # the loop has ended
             self._soon(self._end)
@@ -107,7 +104,7 @@ class TrioWakeup:
             self._scope.cancel()
 
     async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
-        """Wait for `set` inside a cancel scope; True if the client disconnected."""
+        """Wait for `set`, for ``seconds`` at most; True if ``disconnected`` ended first."""
         if self._is_set:
             return False
         with anyio.move_on_after(seconds) as self._scope:

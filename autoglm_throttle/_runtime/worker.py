@@ -29,12 +29,11 @@ class Worker:
 
     Args:
         name: of the thread.
-        step: runs on the thread and returns the seconds until it runs again; `wake` shortens them. None ends
-            the thread; `start` starts it again.
-        on_stop: runs on the thread after `stop`, before it ends: closes handles, sends what is left.
-        on_crash: receives an exception of ``step``, also ``SystemExit``, or the RuntimeError of a system
-            without threads. The thread repeats the step after 1, 2, 4 ... 60 s.
-        clock: monotonic seconds, for `restart_if_dead` and the pauses after crashes.
+        step: returns the seconds until it runs again, which `wake` shortens. None ends the thread; `start`
+            starts it again. After an exception it is repeated in 1, 2, 4 ... 60 s.
+        on_stop: runs on the thread after `stop`, before it ends.
+        on_crash: receives an exception of ``step``, or the RuntimeError of a system without threads.
+        clock: monotonic seconds, for the pauses.
     """
 
     __slots__ = (
@@ -92,10 +91,7 @@ class Worker:
         self._lock.run(self._launch)
 
     def restart_if_dead(self, now: float) -> None:
-        """Start a missing thread that should run, unless it was tried less than the pause ago.
-
-        It costs two attribute accesses while the thread lives: for the request path.
-        """
+        """Start a missing thread that should run, unless it was tried less than the pause ago."""
         if self._thread is None and not self.is_stopping and now >= self.restart_due_s:
             self._lock.run(self._launch)
 
@@ -181,7 +177,6 @@ class Worker:
                 self._on_crash(error)
 
     def _wait(self, seconds: float) -> None:
-        """Wait for ``seconds``, `wake` or `stop`."""
         if seconds > 0.0:
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=min(seconds, WAIT_MAX_S))

@@ -101,7 +101,7 @@ class ControlLoop:
             report = self._limiter_report()
             stats = replace(self._service_stats(now), host_load=host_load, host_iowait=host_iowait)
             view = self.monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
-            parts.events.extend(gpu_view_events(self.gpu_view, view))
+            parts.events.waiting.extend(gpu_view_events(self.gpu_view, view))
             self._update_memory(view, now)
             self.gpu_view = view
             state = self._publish(self.controller.observe(view, report, stats, now), now)
@@ -186,7 +186,7 @@ class ControlLoop:
         slo_s = self._settlement.limiter.slo_s
         if not first_s / LEARNED_SLO_CHANGE <= slo_s <= first_s * LEARNED_SLO_CHANGE:
             self._first_slo_s = None
-            self._admission.parts.events.extend([objective_learned(slo_s, first_s)])
+            self._admission.parts.events.waiting.append(objective_learned(slo_s, first_s))
 
     def _update_memory(self, view: GpuView, now: float) -> None:
         """Pass the memory of a view to the limiter, unless a newer one was passed."""

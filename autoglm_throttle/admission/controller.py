@@ -336,7 +336,7 @@ class AdmissionController:
             self.parts.quota.factor = state.factor
         self._budget_active = state.budget_rps is not None
         self._shared_budget.rescale(state.budget_rps, state.term, now)
-        self._events.extend(control_events(before, state, view, now))
+        self._events.waiting.extend(control_events(before, state, view, now))
 
     def unsupported_loop(self) -> str:
         """Return why the settings cannot work in the running event loop; empty if they can."""

@@ -304,7 +304,13 @@ def test_event_reaches_the_logger_with_its_keys(caplog: pytest.LogCaptureFixture
 def test_rejection_event_names_the_caller_by_hash_only() -> None:
     demand = Demand(Priority.LOW, "07f3a9c2d4e5b617", address="aaaa", group="bbbb")
     decision = Decision(False, Reason.USER, "user:user-60s", "user-60s", retry_after_s=12.5)
-    line = events.rejection_event(demand, decision, "limited", 3, demand.user)
+    queue = event_queue(10.0)
+    for _ in range(2):
+        record(queue, Reason.USER, 0.0)
+    record(queue, Reason.USER, 1.0)
+    queue.waiting.clear()
+    assert queue.record_rejection(demand, decision, 10.0)
+    (line,) = queue.waiting
     assert line.text == "3 limited (user:user-60s)"
     assert line.keys == {
         "priority": "low",
@@ -347,7 +353,11 @@ def test_last_rejections_are_logged_after_the_interval() -> None:
 
 
 def test_counted_rejections_are_logged_without_a_caller() -> None:
-    line = events.rejections_summary(Reason.USER, "limited", 12)
+    queue = event_queue(10.0)
+    for _ in range(13):
+        record(queue, Reason.USER, 0.0)
+    queue.summarize(10.0)
+    (line,) = queue.waiting
     assert line.text == "12 limited (user)"
     assert line.keys == {"decision": "limited", "reason": "user", "count": 12}
 

@@ -318,7 +318,7 @@ def test_a_cleanup_inside_the_lock_writes_no_log() -> None:
     logging.getLogger("autoglm_throttle").addHandler(handler)
     try:
         with lock:
-            throttle.admission.parts.events.extend([LogEvent("test", logging.WARNING, "a line", {})])
+            throttle.admission.parts.events.waiting.append(LogEvent("test", logging.WARNING, "a line", {}))
             throttle.leave(ticket)
         throttle.snapshot()
     finally:

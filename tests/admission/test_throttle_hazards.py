@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle import ControlState, Demand, Outcome, Priority, Settings, TelemetryState, Throttle
-from autoglm_throttle._runtime import BACKOFF_MAX_S
+from autoglm_throttle._runtime import backoff_s
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import LimiterReport, Policy
 
@@ -78,7 +78,7 @@ def test_a_thread_that_could_not_start_is_tried_again(monkeypatch: pytest.Monkey
             clock.advance(1.0)
         assert throttle.control_state().telemetry is TelemetryState.BLIND
     try:
-        clock.advance(BACKOFF_MAX_S)
+        clock.advance(backoff_s(99))
         throttle.try_admit(Demand())
         deadline = time.monotonic() + DEADLINE_S
         while throttle.control_state().telemetry is not TelemetryState.FRESH and time.monotonic() < deadline:
