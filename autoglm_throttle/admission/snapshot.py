@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.admission.control_loop import ControlLoop
     from autoglm_throttle.admission.factory import AdmissionParts
     from autoglm_throttle.control.quota import QuotaView
-    from autoglm_throttle.gpu.monitor import SourceView
+    from autoglm_throttle.gpu.sampler import SourceView
     from autoglm_throttle.limiting.decisions import HasTokens
     from autoglm_throttle.resilience.registry import GuardsView
     from autoglm_throttle.settings import Settings

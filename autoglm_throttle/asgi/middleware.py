@@ -28,7 +28,7 @@ from autoglm_throttle.asgi.scope import (
 )
 from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
 from autoglm_throttle.events import LOGGER
-from autoglm_throttle.gpu.monitor import SourceView
+from autoglm_throttle.gpu.sampler import SourceView
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.throttle import Throttle

@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoglm_throttle.cli.doctor_result import one_line
 from autoglm_throttle.cli.output import table
 from autoglm_throttle.gpu.aggregate import load_pct
-from autoglm_throttle.gpu.monitor import SourceState
+from autoglm_throttle.gpu.sampler import SourceState
 from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.settings.groups.gpu import ENGINES

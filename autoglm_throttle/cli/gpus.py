@@ -22,8 +22,8 @@ from autoglm_throttle.cli import output
 from autoglm_throttle.cli.gpu_table import GpuReading, GpuSource, as_document, as_text
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_sources, load, write
 from autoglm_throttle.gpu.aggregate import Aggregator
-from autoglm_throttle.gpu.monitor import SourceState, stop_all
-from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.monitor import stop_all
+from autoglm_throttle.gpu.sampler import Sampler, SourceState
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings import ConfigError, Problem, Settings, settings_table

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.host import HostLoad, HostSampler
 from autoglm_throttle.gpu.interval import AdaptiveInterval
-from autoglm_throttle.gpu.sampler import Sampler
+from autoglm_throttle.gpu.sampler import Sampler, SourceView
 from autoglm_throttle.gpu.sanity import drop_implausible
 from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
@@ -37,28 +36,6 @@ from autoglm_throttle.types.errors import NoSourceError
 NORMAL_CONDITIONS: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING})
 
 JOIN_S: Final = 1.0  # Seconds to wait for threads in a hung read, all together
-
-SourceState = Literal["starting", "reading", "failing", "hanging", "crashed", "misconfigured", "no_source"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceView:
-    """One source of GPU samples at one moment. Its counts only grow, except across a fork."""
-
-    name: str
-    state: SourceState
-    last_error: str
-    """The newest failure, kept after a recovery, or the attempts of a failed discovery; else empty."""
-    failures: int
-    """Reads without samples."""
-    overruns: int
-    implausible: int
-    """Fields emptied because their value is impossible."""
-    crashes: int
-    interval_s: float
-    """Promised seconds between two reads."""
-    age_s: float | None
-    """Seconds since the newest read with samples; None: there was none."""
 
 
 class GpuMonitor:
@@ -96,9 +73,6 @@ class GpuMonitor:
         self.samplers: dict[str, Sampler] = {one.name: self._sampler(one, interval_s) for one in providers}
         if len(self.samplers) < len(providers):
             raise ValueError(f"two sources have the same name: {[provider.name for provider in providers]}")
-
-    def __repr__(self) -> str:
-        return f"GpuMonitor({', '.join(self.samplers) or 'no sources'})"
 
     @property
     def providers(self) -> tuple[GpuProvider, ...]:
@@ -185,21 +159,7 @@ class GpuMonitor:
 
     def views(self, now: float) -> tuple[SourceView, ...]:
         """Return the state of each source."""
-        return tuple(
-            SourceView(
-                name=sampler.name,
-                state=_state(sampler, now),
-                last_error=status.no_source or status.last_error or "",
-                failures=status.failures,
-                overruns=status.overruns,
-                implausible=status.implausible,
-                crashes=status.crashes,
-                interval_s=sampler.interval_s,
-                age_s=None if status.last_read_s is None else max(0.0, now - status.last_read_s),
-            )
-            for sampler in self.samplers.values()
-            for status in (sampler.status,)
-        )
+        return tuple(sampler.view(now) for sampler in self.samplers.values())
 
     def _sampler(self, provider: GpuProvider, interval_s: float) -> Sampler:
         name = provider.name  # the name of an automatic choice changes once it is made
@@ -234,17 +194,3 @@ def stop_all(samplers: Collection[Sampler]) -> None:
     last_s = time.monotonic() + JOIN_S
     for sampler in samplers:
         sampler.stop(max(0.0, last_s - time.monotonic()))
-
-
-def _state(sampler: Sampler, now: float) -> SourceState:
-    """Return the first state that holds, the most severe first."""
-    status, since_s = sampler.status, sampler.status.reading_since_s
-    states: tuple[tuple[bool, SourceState], ...] = (
-        (status.misconfigured is not None, "misconfigured"),
-        (sampler.has_crashed, "crashed"),
-        (since_s is not None and now - since_s > sampler.deadline_s, "hanging"),
-        (status.no_source is not None, "no_source"),
-        (sampler.is_failing, "failing"),
-        (status.last_read_s is None, "starting"),
-    )
-    return next((state for holds, state in states if holds), "reading")

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
 from autoglm_throttle.events import RateLimitedLogger
@@ -51,6 +51,29 @@ class SamplerStatus:
     no_source: str | None = None  # Candidates of the automatic choice, while it finds nothing; None otherwise
 
 
+SourceState = Literal["starting", "reading", "failing", "hanging", "crashed", "misconfigured", "no_source"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceView:
+    """One source of GPU samples at one moment. Its counts only grow, except across a fork."""
+
+    name: str
+    state: SourceState
+    last_error: str
+    """The newest failure, kept after a recovery, or the attempts of a failed discovery; else empty."""
+    failures: int
+    """Reads without samples."""
+    overruns: int
+    implausible: int
+    """Fields emptied because their value is impossible."""
+    crashes: int
+    interval_s: float
+    """Promised seconds between two reads."""
+    age_s: float | None
+    """Seconds since the newest read with samples; None: there was none."""
+
+
 class Sampler:
     """Reads a provider repeatedly on its own daemon thread and passes the rows on.
 
@@ -80,19 +103,10 @@ class Sampler:
         name = f"{THREAD}-{provider.name}"
         self._worker = Worker(name, self._step, on_stop=self._end, on_crash=self._record_crash, clock=clock)
 
-    def __repr__(self) -> str:
-        failures, overruns = self.status.failures, self.status.overruns
-        return f"Sampler({self.name}, {self._state()}, {failures=}, {overruns=})"
-
     @property
     def name(self) -> str:
         """Name of the provider."""
         return self.provider.name
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the newest read gave nothing."""
-        return self.schedule.consecutive_failures > 0
 
     @property
     def has_crashed(self) -> bool:
@@ -104,10 +118,29 @@ class Sampler:
         """Seconds promised between the starts of two reads."""
         return self.schedule.interval_s
 
-    @property
-    def deadline_s(self) -> float:
-        """Seconds from which a read is an overrun."""
-        return max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S)
+    def view(self, now: float) -> SourceView:
+        """Return an immutable picture; of several states the first that holds, the most severe first."""
+        status, since_s, read_s = self.status, self.status.reading_since_s, self.status.last_read_s
+        states: tuple[tuple[bool, SourceState], ...] = (
+            (status.misconfigured is not None, "misconfigured"),
+            (self.has_crashed, "crashed"),
+            (since_s is not None and now - since_s > self._deadline_s, "hanging"),
+            (status.no_source is not None, "no_source"),
+            (self.schedule.consecutive_failures > 0, "failing"),
+            (read_s is None, "starting"),
+            (True, "reading"),
+        )
+        return SourceView(
+            name=self.name,
+            state=next(state for holds, state in states if holds),
+            last_error=status.no_source or status.last_error or "",
+            failures=status.failures,
+            overruns=status.overruns,
+            implausible=status.implausible,
+            crashes=status.crashes,
+            interval_s=self.interval_s,
+            age_s=None if read_s is None else max(0.0, now - read_s),
+        )
 
     def set_interval(self, interval_s: float) -> None:
         """Change the time between two reads, from any thread; raised to ``provider.min_interval_s``.
@@ -161,12 +194,10 @@ class Sampler:
             raise RuntimeError("the sampler's thread reads; tick() is for a sampler that was not started")
         self._read()
 
-    def _state(self) -> str:
-        if self.status.misconfigured:
-            return "misconfigured"
-        if not self.is_running:
-            return "stopped"
-        return "crashed" if self.has_crashed else "running"
+    @property
+    def _deadline_s(self) -> float:
+        """Seconds from which a read is an overrun."""
+        return max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S)
 
     def _step(self) -> float | None:
         """Read if it is time to, on the thread; return the seconds until the next read."""
@@ -199,25 +230,29 @@ class Sampler:
 
     def _read(self) -> bool:
         """Read once and plan the next read; False if reading again cannot help."""
-        started = self._clock()
+        started, status = self._clock(), self.status
         self.schedule.begin(started)
         try:
             rows = self._rows(started)
         except ProviderMisconfigured as error:
-            self.status.failures += 1
-            self.status.no_source = None
-            self.status.last_error = self.status.misconfigured = str(error)
+            status.failures += 1
+            status.no_source, status.last_error, status.misconfigured = None, str(error), str(error)
             _log.critical("GPU telemetry ends: %s", error)
             self._report(error)
             return False
         except NoSourceError as error:
             self.schedule.no_source(self._clock())
-            self.status.no_source = str(error)
+            status.no_source = str(error)
             self._report(error)
         except Exception as error:  # noqa: BLE001 - a driver binding may raise anything; none may end the thread
-            self._record_failure(error, started)
+            self.schedule.failed(self._end_of_read(started))
+            status.failures += 1
+            status.no_source, status.last_error = None, _text(error)
+            own_name = status.last_error.startswith(self.name)
+            self._logger.warn("failed", ("" if own_name else f"{self.name}: ") + status.last_error)
+            self._report(error)
         else:
-            self._record_success(rows, started)
+            self._pass_on(rows, self._end_of_read(started))
         return True
 
     def _rows(self, started: float) -> list[GpuSample]:
@@ -236,9 +271,15 @@ class Sampler:
             self._logger.warn("implausible", f"{row.device}: implausible {', '.join(wrong)}")
         return row
 
-    def _record_success(self, rows: Sequence[GpuSample], started: float) -> None:
+    def _end_of_read(self, started: float) -> float:
+        """Return the time now, and count a read that took too long."""
         now = self._clock()
-        self._count_overrun(started, now)
+        if now - started > self._deadline_s:
+            self.status.overruns += 1
+            self._logger.warn("overrun", f"{self.name}: a read took {now - started:.1f} s")
+        return now
+
+    def _pass_on(self, rows: Sequence[GpuSample], now: float) -> None:
         self.schedule.succeeded(now)
         if rows:  # an empty reading has no data
             self.status.last_read_s = now
@@ -246,28 +287,13 @@ class Sampler:
                 self.status.no_source = self.status.misconfigured = None
                 self._call(self._on_samples, rows)
 
-    def _record_failure(self, error: Exception, started: float) -> None:
-        now = self._clock()
-        self._count_overrun(started, now)
-        self.schedule.failed(now)
-        self.status.failures += 1
-        self.status.no_source = None
-        text = self.status.last_error = _text(error)
-        self._logger.warn("failed", text if text.startswith(self.name) else f"{self.name}: {text}")
-        self._report(error)
-
-    def _count_overrun(self, started: float, now: float) -> None:
-        if now - started > self.deadline_s:
-            self.status.overruns += 1
-            self._logger.warn("overrun", f"{self.name}: a read took {now - started:.1f} s")
+    def _report(self, error: Exception) -> None:
+        if self._on_failure is not None and not self._is_abandoned():
+            self._call(self._on_failure, error)
 
     def _is_abandoned(self) -> bool:
         """Return whether the caller is the thread, and `stop` was called during its read."""
         return self._worker.is_current and self._worker.is_stopping
-
-    def _report(self, error: Exception) -> None:
-        if self._on_failure is not None and not self._is_abandoned():
-            self._call(self._on_failure, error)
 
     def _call(self, callback: Callable[[_T], object], argument: _T) -> None:
         try:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, get_args
 
 from autoglm_throttle.control.staleness import Staleness
-from autoglm_throttle.gpu.monitor import SourceState
+from autoglm_throttle.gpu.sampler import SourceState
 from autoglm_throttle.gpu.sanity import THROTTLE_BITS
 from autoglm_throttle.observe.metric import (
     MetricsInput,

@@ -258,8 +258,9 @@ def test_stopped_sampler_is_not_restarted(listener: SampleRecorder, clock: StepC
     assert source.calls == ["read"]
 
 
-def test_repr_shows_the_state(listener: SampleRecorder) -> None:
+def test_view_shows_the_state(listener: SampleRecorder) -> None:
     sampler = Sampler(Source(raising(ProviderMisconfigured("x"))), listener.samples, interval_s=1.0)
-    assert repr(sampler) == "Sampler(source, stopped, failures=0, overruns=0)"
+    assert sampler.view(0.0).state == "starting"
     sampler.tick()
-    assert repr(sampler) == "Sampler(source, misconfigured, failures=1, overruns=0)"
+    view = sampler.view(0.0)
+    assert (view.name, view.state, view.last_error, view.failures) == ("source", "misconfigured", "x", 1)

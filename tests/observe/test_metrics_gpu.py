@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.monitor import SourceView
+from autoglm_throttle.gpu.sampler import SourceView
 from autoglm_throttle.gpu.sanity import MEASURED
 from autoglm_throttle.observe import METRICS
 from autoglm_throttle.observe.gpu_metrics import SOURCE_STATES, labelled

@@ -1,7 +1,6 @@
 """Makes the driver calls of one device, and classifies their errors.
 
-A call that the device, the driver or the binding lacks makes its field None. It is not tried again until
-the driver is reopened: repeated attempts cost time and fill the log.
+A call that the device, the driver or the binding lacks is not tried again until the driver is reopened.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ class NvmlUninitializedError(Exception):
 
 
 class NvmlCalls:
-    """Guards the calls of one device with this UUID, and remembers those that cannot work."""
+    """Guards the calls of one device, and remembers those that cannot work."""
 
     def __init__(self, nvml: Binding, uuid: str) -> None:
         self.nvml: Binding = nvml
-        self.uuid: str = uuid
         self.error: NvmlError = None  # The last error in this reading that was neither lasting nor fatal
+        self.transient: list[str] = []  # Notes on this reading
+        self._uuid = uuid
         self._unsupported: dict[str, str] = {}
-        self.transient: list[str] = []
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -88,4 +87,4 @@ class NvmlCalls:
     def mark_unsupported(self, name: str, reason: str) -> None:
         """Mark a call as unsupported, and log it once."""
         self._unsupported[name] = f"{name}: {reason}"
-        _log.info("GPU telemetry: %s does not report %s: %s", self.uuid, name, reason)
+        _log.info("GPU telemetry: %s does not report %s: %s", self._uuid, name, reason)

@@ -84,8 +84,8 @@ class NvmlDevice:
         self._gpm.close()
 
     def _row(self, health: Health, notes: tuple[str, ...], values: dict[str, Any]) -> GpuSample:
-        times = {"taken_at_s": self._clock(), "health": health, "notes": notes}
-        return changed(self.identity, times | values)
+        own = {"taken_at_s": self._clock(), "health": health, "notes": notes}
+        return changed(self.identity, own | values)
 
     def _rediscover(self) -> bool:
         """Find a lost device again, at most once a minute; return whether it is back."""
@@ -121,7 +121,7 @@ class NvmlDevice:
         return {} if rates is None else {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
 
     def _memory(self) -> dict[str, Any]:
-        """Read the memory, by the second version of the call: the first counts reserved memory as used."""
+        # By the second version of the call: the first counts reserved memory as used.
         memory = self._calls.run(
             "nvmlDeviceGetMemoryInfo_v2",
             lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._info.handle, version=self._nvml.nvmlMemory_v2),
@@ -129,21 +129,20 @@ class NvmlDevice:
         # Only if unsupported: after a transient error the older call would mix two definitions of "used".
         if memory is None and self._calls.is_unsupported("nvmlDeviceGetMemoryInfo_v2"):
             memory = self._calls.call("nvmlDeviceGetMemoryInfo", self._info.handle)
-        return (
-            {} if memory is None else {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
-        )
+        if memory is None:
+            return {}
+        return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
 
     def _power(self, used: int | None) -> dict[str, Any]:
         if used is None:
             used = self._calls.call("nvmlDeviceGetPowerUsage", self._info.handle)
-        limit = self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self._info.handle)
-        default = self._constant("nvmlDeviceGetPowerManagementDefaultLimit", self._info.handle)
-        energy = self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self._info.handle)
         counts = {
             "power_w": used,
-            "power_limit_w": limit,
-            "power_limit_default_w": default,
-            "energy_j": energy,
+            "power_limit_w": self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self._info.handle),
+            "power_limit_default_w": self._constant(
+                "nvmlDeviceGetPowerManagementDefaultLimit", self._info.handle
+            ),
+            "energy_j": self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self._info.handle),
         }
         # The driver counts in mW and mJ.
         return {name: None if count is None else count / 1000.0 for name, count in counts.items()}
@@ -164,8 +163,8 @@ class NvmlDevice:
         }
 
     def _temperature(self) -> dict[str, Any]:
-        """Read the temperature, by the versioned call: the other is removed in CUDA 14."""
         sensor = self._nvml.NVML_TEMPERATURE_GPU
+        # By the versioned call: the other is removed in CUDA 14.
         degrees: float | None = self._calls.call("nvmlDeviceGetTemperatureV", self._info.parent, sensor)
         if degrees is None and self._calls.is_unsupported("nvmlDeviceGetTemperatureV"):
             degrees = self._calls.call("nvmlDeviceGetTemperature", self._info.parent, sensor)

@@ -1,9 +1,7 @@
 """Reads numbered fields of a device: several quantities in one driver call.
 
-Such a field has an error of its own beside that of the call. Its number may have another meaning
-in another branch of the driver; hence the table of `throttle_ids`. Field 185, the mean power of the last
-second, is not read: the energy counter gives the mean of the exact interval, and the field was
-measured elsewhere to cost a thousand times the one for the current power.
+Field 185, the mean power of the last second, is not read: the energy counter gives the mean of the exact
+interval, and the field was measured elsewhere to cost a thousand times the one for the current power.
 """
 
 from __future__ import annotations
@@ -34,12 +32,11 @@ HARDWARE: Final = (((580, 82), (270, 271)), ((580, 66), ()), ((575, 0), (252, 25
 
 def throttle_ids(driver: str) -> tuple[int, ...]:
     """Return the fields that count the time slowed down, for a driver such as ``580.126.09``."""
-    parts = driver.split(".")
     try:
-        version = (int(parts[0]), int(parts[1]))
-    except (IndexError, ValueError):
+        major, minor = map(int, driver.split(".")[:2])
+    except ValueError:
         return POWER_AND_THERMAL
-    return POWER_AND_THERMAL + next((ids for first, ids in HARDWARE if version >= first), ())
+    return POWER_AND_THERMAL + next((ids for first, ids in HARDWARE if (major, minor) >= first), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +79,20 @@ class FieldReader:
 
     def read(self, handle: Handle, *, brief: bool = False) -> dict[str, int]:
         """Read every field that the device may know, by its name; ``brief`` leaves the links out."""
-        wanted = [(one, ids) for one, ids in self._ids.items() if not (brief and one.link)]
-        requested = [(number, one.scope) for one, ids in wanted for number in ids]
+        wanted = [one for one in self._ids if not (brief and one.link)]
+        requested = [(number, one.scope) for one in wanted for number in self._ids[one]]
         answers = self._calls.call(FIELD_CALL, handle, requested) if requested else None
         if answers is None:
             return {}
         rest = iter(answers)
-        return {one.name: value for one, ids in wanted if (value := self._sum(one, ids, rest)) is not None}
+        return {one.name: total for one in wanted if (total := self._sum(one, rest)) is not None}
 
-    def _sum(self, spec: FieldSpec, ids: Sequence[int], answers: Iterator[CallResult]) -> int | None:
+    def _sum(self, spec: FieldSpec, answers: Iterator[CallResult]) -> int | None:
         """Add up the fields of one quantity; None if one failed."""
         supported: list[int] = []
         total: int | None = 0
-        for number in ids:
-            answer = next(answers)
+        # The numbers first: zip() would otherwise take an answer of the next quantity.
+        for number, answer in zip(self._ids[spec], answers, strict=False):
             code = raw_attribute(answer, "nvmlReturn")
             # Not a failure: the set stays reduced, so the sum of the remaining fields is a steady counter.
             if code in UNSUPPORTED_FIELD_CODES:

@@ -1,7 +1,6 @@
 """Reads NVIDIA's GPM: activity of the device's parts, on Hopper and later, for devices and MIG instances.
 
-A metric is the difference of two samples, which the library fills into memory of its own. Two of them
-take turns: allocated once, freed at the end.
+A metric is the difference of two samples, which the library fills into memory of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SUPPORT_CALL: Final = "nvmlGpmQueryDeviceSupport"
 
 
 class GpmReader:
-    """Holds and compares the two samples of one device.
+    """Fills two samples of one device in turn, and compares them; they are allocated once.
 
     ``support`` queries whether the device has GPM at all, ``fill_sample`` fills a sample.
     """
@@ -70,11 +69,10 @@ class GpmReader:
         self._last = {}
         if self._allowed(SAMPLE_CALL, lambda: self._fill_sample(self._samples[0]) or True) is None:
             return {}
-        first, self._taken_at_s = self._taken_at_s is None, now
+        is_first, self._taken_at_s = self._taken_at_s is None, now
         # The sample just filled becomes the newer one; the other is overwritten next.
         self._samples.reverse()
-        if not first:
-            self._last = self._compare()
+        self._last = {} if is_first else self._compare()
         return self._last
 
     def restart(self) -> None:
@@ -93,13 +91,11 @@ class GpmReader:
 
     def _open(self) -> bool:
         support = self._allowed(SUPPORT_CALL, self._support)
-        if support is None:
-            return False
-        if not support.isSupportedDevice:
+        if support is not None and support.isSupportedDevice:
+            self._allowed("nvmlGpmSampleAlloc", self._allocate)
+        elif support is not None:
             reason = "only Hopper devices and later report how busy their parts are"
             self._calls.mark_unsupported(SUPPORT_CALL, reason)
-            return False
-        self._allowed("nvmlGpmSampleAlloc", self._allocate)
         return bool(self._samples)
 
     def _allocate(self) -> None:

@@ -1,7 +1,6 @@
 """Opens NVIDIA's management library (NVML), and chooses and reads its devices.
 
-Everything happens in ``read`` and ``close``, thus on the sampler's thread: some drivers hang
-while they are opened. The binding is ``nvidia-ml-py``; its module is ``pynvml``.
+Everything happens in ``read`` and ``close``, thus on the sampler's thread: some drivers hang when opened.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from autoglm_throttle._runtime import how_to_install
+from autoglm_throttle.gpu.nvml import visible
 from autoglm_throttle.gpu.nvml.calls import (
     NO_PERMISSION,
     UNINITIALIZED,
@@ -23,14 +23,7 @@ from autoglm_throttle.gpu.nvml.calls import (
     NvmlUninitializedError,
 )
 from autoglm_throttle.gpu.nvml.device import NvmlDevice
-from autoglm_throttle.gpu.nvml.visible import (
-    DeviceInfo,
-    driver_version,
-    list_devices,
-    select_all,
-    select_cuda,
-    select_listed,
-)
+from autoglm_throttle.gpu.nvml.visible import DeviceInfo
 from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 from autoglm_throttle.types.errors import NotPresentError, PackageMissingError
 
@@ -59,13 +52,10 @@ EXTRA: Final = "nvml"
 
 
 class NvmlProvider:
-    """Samples the NVIDIA GPUs of this host.
+    """Samples the NVIDIA GPUs of this host: ``devices``, by NVML index or beginning of a UUID, also MIG.
 
-    Args:
-        devices: the devices to read, by NVML index or UUID (a unique beginning is enough; also MIG).
-            Empty means those of ``CUDA_VISIBLE_DEVICES``, or all if that is not set.
-        environ: source of the CUDA variables, read at each opening; ``os.environ`` by default.
-        clock: monotonic seconds.
+    Without any it reads those of ``CUDA_VISIBLE_DEVICES``, or all if that is not set; ``environ`` has these
+    variables, and is read at each opening.
     """
 
     name: str = "nvml"
@@ -105,10 +95,10 @@ class NvmlProvider:
         """
         if self._library is not None and self._library[1] != os.getpid():
             self.reset_after_fork()
-        with contextlib.suppress(NvmlUninitializedError):
-            return self._rows()
-        self.reset_after_fork()  # other code closed the library: open it again, once
         try:
+            with contextlib.suppress(NvmlUninitializedError):
+                return self._rows()
+            self.reset_after_fork()  # other code closed the library: open it again, once
             return self._rows()
         except NvmlUninitializedError as error:
             raise ProviderUnavailable(f"NVML is shut down again and again: {error}") from error
@@ -151,8 +141,8 @@ class NvmlProvider:
             self._library = (_open_library(), os.getpid())
         nvml = self._library[0]
         try:
-            driver = driver_version(nvml)
-            devices = list_devices(nvml, self._known_devices)
+            driver = visible.driver_version(nvml)
+            devices = visible.list_devices(nvml, self._known_devices)
         except nvml.NVMLError as error:
             if error.value == UNINITIALIZED:
                 raise NvmlUninitializedError(str(error)) from error
@@ -166,18 +156,18 @@ class NvmlProvider:
         listed, guessed = self._environ.get("CUDA_VISIBLE_DEVICES"), False
         if self._wanted or (self._chosen and listed is not None):
             # Re-opening selects the UUIDs of the first opening: a missing one is lost now, not misconfigured.
-            named = select_listed(self._chosen or self._wanted, devices)
+            named = visible.select_listed(self._chosen or self._wanted, devices)
             unknown = [entry for entry, found in named.items() if not found]
             if unknown and not self._chosen:
                 present = [f"{device.index} = {device.uuid}" for device in devices]
                 present += [part.uuid for device in devices for part in device.instances or ()]
                 text = f"no such GPU: {', '.join(unknown)}; present are {', '.join(present) or 'none'}"
                 raise ProviderMisconfigured(text)
-            chosen = select_all(one for found in named.values() for one in found)
+            chosen = visible.select_all(one for found in named.values() for one in found)
         elif listed is not None:
-            chosen, guessed = select_cuda(listed, devices, self._environ.get("CUDA_DEVICE_ORDER", ""))
+            chosen, guessed = visible.select_cuda(listed, devices, self._environ.get("CUDA_DEVICE_ORDER", ""))
         else:
-            chosen = select_all(devices)
+            chosen = visible.select_all(devices)
         if not chosen:
             raise NotPresentError(_no_device_text(devices, listed))
         if guessed:
