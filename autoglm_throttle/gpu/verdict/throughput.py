@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from autoglm_throttle.types import GpuSample, GpuView, ServiceStats
+from autoglm_throttle.types import GpuView, ServiceStats
 
 WINDOW_S: Final = 10.0  # Shortest window: the time without progress that makes a stall
 # Longest window. Between the two it is p95 of the answers, which show nothing until they end.
@@ -88,7 +87,7 @@ class ThroughputTracker:
 
     def __init__(self) -> None:
         self._measurements: deque[_Measurement] = deque()
-        self._latest: _Measurement | None = None
+        self._latest = _Measurement(0.0)
         self._by_engines = False
         self._answers = self._parts = 0
         self._has_progressed = False
@@ -97,37 +96,33 @@ class ThroughputTracker:
         self._busy_since_s: float | None = None
         self._baselines: dict[tuple[str, int], _Baseline] = {}
 
-    @property
-    def remembered(self) -> int:
-        """Number of measurements in memory."""
-        return len(self._measurements)
-
     def update(self, view: GpuView, work: ServiceStats, now: float) -> Throughput:
         """Add the current counts; a repeated reading does no harm."""
-        engines = _engines(view)
-        passed_s, latest = self._advance(work, engines, now)
+        passed_s = self._advance(work, _engines(view), now)
         window_s = min(max(WINDOW_S, work.p95_s or 0.0), WINDOW_MAX_S)
         since_s = self._busy_since_s
         return Throughput(
-            per_s=self._rate((_TOKENS,) if self._by_engines else (_ANSWERS, _PARTS), window_s, latest),
+            per_s=self._rate((_TOKENS,) if self._by_engines else (_ANSWERS, _PARTS), window_s),
             silent_s=0.0 if since_s is None else now - max(self._progressed_s, since_s),
             no_request_s=now - self._last_in_flight_s,
-            share=self._compare(window_s, passed_s, latest),
+            share=self._compare(window_s, passed_s),
             window_s=window_s,
             progressed_s=self._progressed_s if self._has_progressed else None,
         )
 
-    def _advance(
-        self, work: ServiceStats, engines: tuple[float, int | None] | None, now: float
-    ) -> tuple[float, _Measurement]:
-        """Add the progress since the last call; return its seconds (0 after a new source) and the sums."""
-        last, by_engines = self._latest, engines is not None
-        if last is None or by_engines != self._by_engines:  # tokens and parts are not one unit
-            if last is None:
-                self._begin(work, now)
-            last = _Measurement(now)
-            self._measurements = deque([last])
-            self._by_engines = by_engines
+    def _advance(self, work: ServiceStats, engines: tuple[float, int | None] | None, now: float) -> float:
+        """Add the progress since the last call; return its seconds, 0 after a new source."""
+        measurements = self._measurements
+        if not measurements:
+            self._progressed_s = self._last_in_flight_s = now
+            self._answers, self._parts = work.completed_total, work.chunks_total
+            self._has_progressed = bool(self._answers or self._parts)
+        if not measurements or self._by_engines != (engines is not None):  # tokens and parts are not one unit
+            self._by_engines = engines is not None
+            self._latest = _Measurement(now)
+            measurements.clear()
+            measurements.append(self._latest)
+        last = self._latest
         passed_s = now - last.at_s
         answers = max(0, work.completed_total - self._answers)
         parts = max(0, work.chunks_total - self._parts)
@@ -143,7 +138,7 @@ class ThroughputTracker:
         else:
             self._last_in_flight_s = now
             self._busy_since_s = now if self._busy_since_s is None else self._busy_since_s
-        latest = self._latest = _Measurement(
+        self._latest = _Measurement(
             now,
             last.tokens + tokens,
             last.answers + answers,
@@ -151,50 +146,45 @@ class ThroughputTracker:
             last.level_s + level * passed_s,
             last.steady_s + (passed_s if tokens > 0.0 else 0.0),
         )
-        self._append(latest)
-        return passed_s, latest
+        self._remember()
+        return passed_s
 
-    def _begin(self, work: ServiceStats, now: float) -> None:
-        self._progressed_s = self._last_in_flight_s = now
-        self._answers, self._parts = work.completed_total, work.chunks_total
-        self._has_progressed = bool(self._answers or self._parts)
-
-    def _append(self, measurement: _Measurement) -> None:
-        measurements = self._measurements
-        if measurement.at_s - measurements[-1].at_s >= _STEP_S:
-            measurements.append(measurement)
-        # One measurement older than the window stays as its start.
-        while len(measurements) > 1 and measurements[1].at_s <= measurement.at_s - WINDOW_MAX_S:
+    def _remember(self) -> None:
+        """Store the latest measurement; one older than the longest window stays as its start."""
+        measurements, now = self._measurements, self._latest.at_s
+        if now - measurements[-1].at_s >= _STEP_S:
+            measurements.append(self._latest)
+        while len(measurements) > 1 and measurements[1].at_s <= now - WINDOW_MAX_S:
             measurements.popleft()
 
-    def _measurement_before(self, ago_s: float, now: _Measurement) -> _Measurement:
+    def _measurement_before(self, ago_s: float) -> _Measurement:
         """Return the youngest measurement of at least this age, else the oldest one."""
-        latest_s = now.at_s - ago_s
-        marks = self._measurements
+        latest_s, marks = self._latest.at_s - ago_s, self._measurements
         return next((mark for mark in reversed(marks) if mark.at_s <= latest_s), marks[0])
 
-    def _rate(self, units: tuple[str, ...], window_s: float, now: _Measurement) -> float | None:
-        start = self._measurement_before(window_s, now)
+    def _rate(self, units: tuple[str, ...], window_s: float) -> float | None:
+        now, start = self._latest, self._measurement_before(window_s)
         passed_s = now.at_s - start.at_s
         return (now.done(units) - start.done(units)) / passed_s if passed_s > 0.0 else None
 
-    def _compare(self, window_s: float, passed_s: float, now: _Measurement) -> float | None:
+    def _compare(self, window_s: float, passed_s: float) -> float | None:
         """Return throughput over the baseline at this level, and update the baseline."""
-        level = self._level(window_s, now)
+        level, now = self._level(window_s), self._latest
         if level is None:
             return None
         units = (_TOKENS, _ANSWERS, _PARTS) if self._by_engines else (_ANSWERS, _PARTS)
-        rates = {unit: self._rate((unit,), window_s, now) or 0.0 for unit in units}
-        start = self._measurement_before(window_s, now)
         steady = dict.fromkeys(units, 1.0)
         if self._by_engines:
+            start = self._measurement_before(window_s)
             steady[_TOKENS] = (now.steady_s - start.steady_s) / (now.at_s - start.at_s)
-        observed = {unit: _Baseline(rate, steady[unit]) for unit, rate in rates.items()}
+        observed = {
+            unit: _Baseline(self._rate((unit,), window_s) or 0.0, share) for unit, share in steady.items()
+        }
         # A copy: the observation itself must not be changed by learning.
         baselines = {
             unit: self._baselines.setdefault((unit, level), replace(one)) for unit, one in observed.items()
         }
-        share = self._best(baselines, window_s, now)
+        share = self._best(baselines, window_s)
         for unit, one in observed.items():
             self._learn(unit, level, one, passed_s, short=share is not None and share < COLLAPSED_SHARE)
         return share
@@ -212,35 +202,34 @@ class ThroughputTracker:
         baseline.per_s += (observed.per_s - baseline.per_s) * weight
         baseline.steady += (observed.steady - baseline.steady) * weight
 
-    def _best(self, baselines: dict[str, _Baseline], window_s: float, now: _Measurement) -> float | None:
+    def _best(self, baselines: dict[str, _Baseline], window_s: float) -> float | None:
         """Return the greatest share of all units; a small one only if it rests on enough events.
 
         Whole answers can disprove a collapse and never prove one: four times the work in each is no collapse.
         """
         pieces = {unit: one for unit, one in baselines.items() if unit != _ANSWERS}
-        shares = self._shares(pieces, EVENTS, window_s, now)
-        best = max([*shares, *self._shares(baselines, EVENTS_EXPLAINED, window_s, now)], default=None)
+        shares = self._shares(pieces, EVENTS, window_s)
+        best = max([*shares, *self._shares(baselines, EVENTS_EXPLAINED, window_s)], default=None)
         return best if shares or best is None or best >= COLLAPSED_SHARE else None
 
-    def _shares(
-        self, baselines: dict[str, _Baseline], events: float, window_s: float, now: _Measurement
-    ) -> Sequence[float]:
+    def _shares(self, baselines: dict[str, _Baseline], events: float, window_s: float) -> list[float]:
         """Return throughput over the baseline of each unit with enough events in a window."""
         shares = []
         for unit, one in baselines.items():
             if one.learned_s < BASELINE_MIN_S or one.per_s * WINDOW_MAX_S < events or one.steady < MIN_STEADY:
                 continue
             needed_s = max(window_s, events / one.per_s)
-            rate = None if self._level(needed_s, now) is None else self._rate((unit,), needed_s, now)
+            rate = None if self._level(needed_s) is None else self._rate((unit,), needed_s)
             # Answers that arrive without parts are not streamed any more: that is no collapse.
-            unstreamed = unit == _PARTS and not rate and self._rate((_ANSWERS,), needed_s, now)
+            unstreamed = unit == _PARTS and not rate and self._rate((_ANSWERS,), needed_s)
             if rate is not None and not unstreamed:
                 shares.append(rate / one.per_s)
         return shares
 
-    def _level(self, window_s: float, now: _Measurement) -> int | None:
+    def _level(self, window_s: float) -> int | None:
         """Number the level of requests in flight; None: there are none, or their number changed."""
-        start, middle = self._measurement_before(window_s, now), self._measurement_before(window_s / 2.0, now)
+        now = self._latest
+        start, middle = self._measurement_before(window_s), self._measurement_before(window_s / 2.0)
         # Two halves of the window at different levels show a change of load within it.
         first_s, second_s = middle.at_s - start.at_s, now.at_s - middle.at_s
         if now.at_s - start.at_s < window_s or first_s <= 0.0 or second_s <= 0.0:
@@ -259,17 +248,17 @@ def _engines(view: GpuView) -> tuple[float, int | None] | None:
     newest_s = view.engines_at_s
     if not view.engines or newest_s is None:
         return None
-    reporting = [row for row in view.devices if row.tokens_per_s is not None and _is_recent(row, newest_s)]
+    reporting = [
+        row
+        for row in view.devices
+        if row.kind == "engine"
+        and row.health != "lost"
+        and row.tokens_per_s is not None
+        # As for devices: an engine much older than the newest is ignored.
+        and newest_s - (row.taken_at_s - row.age_s) <= max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
+    ]
     if not reporting:
         return None
     running = [row.running for row in reporting if row.running is not None]
     per_s = math.fsum(row.tokens_per_s or 0.0 for row in reporting)
     return per_s, sum(running) if len(running) == len(reporting) else None
-
-
-def _is_recent(row: GpuSample, newest_s: float) -> bool:
-    """As for devices: an engine much older than the newest is ignored."""
-    stale_s = max(_STALE_S, _STALE_PERIODS * (row.period_s or 0.0))
-    return (
-        row.kind == "engine" and row.health != "lost" and newest_s - (row.taken_at_s - row.age_s) <= stale_s
-    )
