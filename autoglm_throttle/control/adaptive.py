@@ -74,9 +74,8 @@ class _Budget:
 class AdaptiveController:
     """Strikes only while the limiter confirms overload; one budget for all classes while it cuts or holds.
 
-    Rejections of the token buckets and of the budget never confirm. A version in which they did kept a
-    cut in force by its own rejections after the GPU had hung for some seconds. The ``rates`` are the nominal
-    requests per second for high, mid and low that this process may admit, each > 0.
+    Rejections of the token buckets and of the budget never confirm: such a cut stays in force by itself. The
+    ``rates`` are the nominal requests per second for high, mid and low of this process, each > 0.
     """
 
     def __init__(

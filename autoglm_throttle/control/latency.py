@@ -1,8 +1,7 @@
 """Computes the 95th percentile of recently finished requests from a histogram that only grows.
 
-The difference of two snapshots is the histogram of the requests that finished between them, so no single
-duration is stored. The error is smaller than the width of the bucket, within which durations are taken to be
-spread evenly. Above the last edge the result is that edge, which is too low by an unknown amount.
+The difference of two snapshots is the histogram of the requests between them: no single duration is stored.
+The error is below a bucket's width. Above the last edge the result is that edge, which is too low.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ REACHABLE_FOR_S = 600.0
 class LatencyPercentile:
     """Tracks the 95th percentile of the newest 20 or more finished requests, as few as the snapshots allow.
 
-    Args:
-        edges_s: rising upper edges of the buckets, in seconds; an edge belongs to the bucket below it,
-            and the lowest bucket begins at 0.
+    ``edges_s`` are the rising upper edges of the buckets: an edge belongs to the bucket below it.
     """
 
     def __init__(self, edges_s: Sequence[float]) -> None:
@@ -37,10 +34,9 @@ class LatencyPercentile:
         self._met_s = -math.inf
 
     def update(self, counts: Sequence[int], now: float) -> float | None:
-        """Add the requests finished since the start, by bucket, one more than there are edges.
+        """Add the requests finished since the start, by bucket; return the percentile, s.
 
-        Returns:
-            The percentile, s; None before 20 have finished, and after 30 s without a finished request.
+        None before 20 have finished, and after 30 s without a finished request.
         """
         snapshot = tuple(counts)
         # Counts shrink when counting began anew.

@@ -135,12 +135,11 @@ class _Learned:
 class MemoryFill:
     """Learns how full the memory is, and how much one unit of cost in flight adds to it.
 
-    The fill is that of the engines' caches where engines report it. Else it is
-    (used - idle) / (total - idle) of the fullest device. Idle is the least that was ever used: weights
-    would otherwise read as "full" for ever. Before the first request it is the memory in use now.
+    The fill is that of the engines' caches, else (used - idle) / (total - idle) of the fullest device. Idle
+    is the least that was ever used: weights would otherwise read as "full" for ever.
 
-    A fill that stays when requests end does not belong to them. While it stays, memory in use counts as
-    idle, so the fill is 0 and shares are of the rest; a unit of cost adds a larger share of the smaller rest.
+    A fill that stays when requests end does not belong to them. While it stays, memory in use counts as idle:
+    the fill is 0, shares are of the rest, and a unit of cost adds a larger share of it.
     """
 
     def __init__(self, settings: GpuSettings) -> None:
@@ -172,10 +171,7 @@ class MemoryFill:
 
     @property
     def ceiling(self) -> float:
-        """The fill, 0..1, at which the whole device is as full as the target; 1 without a device.
-
-        0: the retained memory alone is above the target.
-        """
+        """The fill, 0..1, at which the whole device is as full as the target; 1 without a device."""
         device = self._device
         if device is None:
             return 1.0

@@ -1,10 +1,8 @@
 """Resource quotas: limit the device memory of each class, and advise admitted requests.
 
-They act beside the memory cap of the concurrency limiter, which queues requests of every class at
-``GPU_MEMORY_TARGET`` of the whole device. A quota rejects class by class, in shares of the memory that
-requests can fill, at once, and also without a concurrency limit. So low and mid meet their quota first, and
-high, on a device, the limiter. With engines the quota of high acts: they allocate their memory in advance, so
-the limiter learns nothing. On a device no cap exceeds ``GPU_MEMORY_TARGET`` of the whole.
+They act beside the memory cap of the concurrency limiter, which queues every class at ``GPU_MEMORY_TARGET``
+of the whole device. A quota rejects a class at its share of the memory that requests can fill. With engines,
+which allocate their memory in advance, the limiter learns nothing, and the quota of high acts.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ class QuotaView:
 class Quota:
     """Rejects requests that would exceed the memory share of their class, and advises on serving the others.
 
-    Not thread-safe: callers hold one lock. The cap of high is ``gpu_memory_target``; ``routes`` may have caps
-    and labels of their own.
+    Not thread-safe: callers hold one lock. The cap of high is ``gpu_memory_target``.
     """
 
     def __init__(self, settings: QuotaSettings, gpu: GpuSettings, routes: Iterable[RoutePolicy] = ()) -> None:

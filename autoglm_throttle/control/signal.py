@@ -254,8 +254,7 @@ class SignalTracker:
     def release_at(self, samples: int, calm: int, now: float) -> float:
         """Time of the first sample at which ``samples`` calm ones in a row may have been believed.
 
-        Of them ``calm`` were observed already; they count only if the next one may be believed, too. The
-        result is one interval from now if nothing can be predicted.
+        Of them ``calm`` were observed already. One interval from now if nothing can be predicted.
         """
         interval_s, measured_s = self._staleness.interval_s, self._sample.measured_s
         if measured_s is None or measured_s == -math.inf:

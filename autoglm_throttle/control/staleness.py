@@ -26,11 +26,8 @@ BLEND_STEP_S = 0.25  # Seconds between two steps of the factor while telemetry i
 class Staleness:
     """Maps the age of the newest sample to fresh, late, stale or blind.
 
-    Args:
-        settings: the interval, the age limits, and the assumption once telemetry is blind.
-        interval_s: current time between samples, if it is another; a longer one makes a signal stale no
-            sooner than after 2.5 of it.
-        period_s: time between two measurements of the source itself; the same holds for it.
+    ``interval_s`` is the current time between samples, ``period_s`` that between two measurements of the
+    source: a signal is stale no sooner than after 2.5 of a longer one.
     """
 
     def __init__(self, settings: GpuSettings, interval_s: float | None = None, period_s: float = 0.0) -> None:
@@ -91,9 +88,8 @@ class Staleness:
 class CapacityTracker:
     """Tracks one share in force, 0..1, as reported by the views.
 
-    The first view sets the share. Later ones lower it at once. It rises only after three new samples in a
-    row that report more than the share in force, to the least of them: a device that comes and goes
-    counts as lost. While no view comes it drifts, by its age, to the assumption for missing telemetry.
+    It falls at once. It rises only after three new samples in a row that report more, to the least of them: a
+    device that comes and goes counts as lost. While no view comes it drifts to the assumption.
     """
 
     def __init__(self, staleness: Staleness, now: float) -> None:
@@ -111,10 +107,7 @@ class CapacityTracker:
         self._is_first = True
 
     def observe(self, reported: float, measured_s: float, staleness: Staleness, now: float) -> None:
-        """Process the share, 0..1, that a view reports, measured at ``measured_s``.
-
-        A view that reports more and is no new sample counts as no view at all: the share drifts.
-        """
+        """Process the share that a view reports; more, in no new sample, counts as no view."""
         held = self.at(now)
         if now - self._viewed_s > self._staleness.stale_s:
             self._higher.clear()

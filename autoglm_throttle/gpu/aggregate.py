@@ -1,10 +1,7 @@
 """Aggregates all devices of all sources into one view.
 
-A device that is lost leaves every mean and lowers the capacity. It is never counted as 0 % busy: that would
-raise the admitted rate at the worst moment. One with a silent source leaves the means, and not the capacity.
-
-Of several reports on one device, each field comes from the first recent source that knows it. A device is
-lost if a source says so, or if it vanished from a scrape and no other source lists it.
+A lost device leaves every mean and lowers the capacity. Counted as 0 % busy it would raise the admitted rate
+at the worst moment. One with a silent source leaves the means, and not the capacity.
 """
 
 from __future__ import annotations
@@ -43,10 +40,7 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def merge(reports: Sequence[FieldReport], now: float) -> FieldReport:
-    """Merge the reports on one device, at least one, the preferred source first.
-
-    The times are those of the report that supplies the load.
-    """
+    """Merge the reports on one device, the preferred source first; times are those of the load's report."""
     if len(reports) == 1:
         return reports[0]
     live = [one for one in reports if one.vanished_s is None]
@@ -83,10 +77,9 @@ def _fill_gaps(first: GpuSample, lead: GpuSample, rows: Sequence[GpuSample]) -> 
 
 
 class Aggregator:
-    """Remembers every reported device, and merges each reading into a view.
+    """Remembers every reported device, and merges each reading into a view; preferred sources by ``order``.
 
-    If several sources report a field of a device, the first of ``order`` counts, then by name. ``weighted``
-    counts a device by its memory; ``max`` suits tensor parallelism, where the slowest rank limits all.
+    ``weighted`` counts a device by its memory; ``max`` suits tensor parallelism: the slowest rank limits all.
     """
 
     def __init__(self, settings: GpuSettings, order: Sequence[str] = ()) -> None:
@@ -101,8 +94,7 @@ class Aggregator:
         """Add one reading of a source, all devices that it reports, and return the new view.
 
         A missing device of this host is ``lost``, one of a scraped source for ``gpu_forget_s``; one of
-        another host, and an engine, is dropped. ``interval_s``: until its next reading, as promised; None: as
-        before.
+        another host, and an engine, is dropped. ``interval_s``: until its next reading; None: as before.
         """
         rows = list(rows)
         sources = [row.source for row in rows if not row.host] or [row.source for row in rows]

@@ -1,7 +1,6 @@
 """Measures the load of the host: requests may wait for the host instead of the GPU.
 
-The load average is that of a minute and of the whole host. On Linux it counts processes that wait for a
-disk, too, so the share of time spent waiting for it is reported beside it, if psutil is installed.
+On Linux the load average counts processes that wait for a disk, too: hence the share of that time beside it.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ HostLoad = tuple[float | None, float | None]
 
 
 class HostSampler:
-    """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread.
-
-    The load averages are those of the system (not on Windows), the seconds of all cores those of psutil.
-    """
+    """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Schedules the reads of a source: its interval by the load, its retries and its back-off.
 
-On a nearly idle device frequent readings show nothing earlier that matters. So the interval grows while the
-load stays low, slowly, and shrinks at once, because a burst of load is often followed by another.
+The interval grows slowly while the load stays low, and shrinks at once: bursts of load come in groups.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class AdaptiveInterval:
     def next(self, load: float | None, urgent: bool, now: float) -> float:
         """Choose the seconds between two reads: faster at once, slower by one step after 30 s.
 
-        The load is the greater of the signal and the occupancy, 0..1 and above; None: not known. It does not
-        count while it is ``urgent``: rates are reduced, telemetry is late, or a verdict is not normal.
+        The load is 0..1 and above; None: not known. It does not count while it is ``urgent``.
         """
         allowed = 0 if urgent or load is None else sum(load < border for border in LOAD_THRESHOLDS)
         if allowed <= self._step:
@@ -58,8 +56,7 @@ class AdaptiveInterval:
 class Schedule:
     """Turns the outcome of a read into the time of the next one; the first is due at once.
 
-    A read that took longer than the interval skips the ticks it missed. `set_interval` and `wake` may be
-    called from any thread: each is one assignment.
+    `set_interval` and `wake` may be called from any thread: each is one assignment.
     """
 
     def __init__(self, interval_s: float) -> None:

@@ -1,8 +1,4 @@
-"""Runs one sampler per telemetry source and merges their samples into one `GpuView` with verdicts.
-
-`GpuMonitor.merge` and `GpuMonitor.schedule_next` run under the throttle's lock; calls that may wait for a
-driver run on the threads of the samplers.
-"""
+"""Runs one sampler per telemetry source and merges their samples into one `GpuView` with verdicts."""
 
 from __future__ import annotations
 
@@ -41,12 +37,9 @@ JOIN_S: Final = 1.0  # Seconds to wait for threads in a hung read, all together
 class GpuMonitor:
     """Reads each source on a thread of its own, so that a hung driver does not block the other sources.
 
-    For a device reported by two ``providers``, of different names, the first counts, field by field.
-
-    Args:
-        observe: a method, weakly held, that gets each reading on the sampler's thread: its rows, the name of
-            the source, and the promised seconds to its next reading (None: not known).
-        source_lost: the same for the loss of the last source: misconfigured (True), or never there (False).
+    For a device of two ``providers`` the first counts, field by field. ``observe`` gets each reading on its
+    thread: rows, source, promised seconds to the next. ``source_lost`` gets the loss of the last source:
+    misconfigured (True), or never there (False). Both methods are held weakly.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Provides the samples of a file, recorded or hand-written: for demonstrations, rehearsals and replays.
 
-A file is CSV with a header, or one JSON object per line. Columns are the names of ``GpuSample`` plus ``t_s``
-(seconds from the start) and ``event``: ``lost``, ``error``, ``stale`` or ``hang:SECONDS``. An empty cell is
-"not known"; ``throttle`` is a list of reasons, in a CSV with ``;`` between them, and ``none`` for a device
-without any. All faults of a file are reported together.
+CSV with a header, or one JSON object per line. Columns are the names of ``GpuSample`` plus ``t_s`` (seconds
+from the start) and ``event``: ``lost``, ``error``, ``stale`` or ``hang:SECONDS``. An empty cell is "not
+known"; ``throttle`` is a list of reasons, in a CSV with ``;`` between them, and ``none`` for no reason.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ Recording = list[tuple[float, list[RecordedRow]]]
 class RecordedProvider:
     """Plays a file back: ``.jsonl`` or CSV.
 
-    A file with a column ``t_s`` is a recording: it gives the rows of the latest time passed since the first
-    reading. One without is a live state, read again when it changes. ``hang`` waits in a row with the event
-    ``hang:SECONDS``; None: readings give no rows for that time.
+    A file with a column ``t_s`` gives the rows of the latest time passed since the first reading; one without
+    is a live state, read again when it changes. ``hang`` waits; None: a hang gives no rows for its time.
     """
 
     min_interval_s: float = 0.0

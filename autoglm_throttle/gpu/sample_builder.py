@@ -1,7 +1,6 @@
 """Builds the newest samples of each source: its rows, their times and rates, and vanished devices.
 
-Bytes, joules, tokens and nanoseconds are cumulative. They restart with a driver or a server, and two
-measurements close together say little. An implausible difference is "not known", never 0.
+Counters restart with a driver or a server. An implausible difference is "not known", never 0.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def rates(before: GpuSample | None, row: GpuSample, gap_s: float) -> dict[str, f
     """Compute the fields of `RATES` that ``row`` lacks, over the seconds since the measurement before.
 
     A counter that went back, or that neither row knows, gives none. The mean power is that of the energy
-    counter, because the sensor covers only a quarter of the time on some devices (arXiv 2312.02741).
+    counter: some sensors cover only a quarter of the time (arXiv 2312.02741).
     """
     derived: dict[str, float] = {}
     if before is not None and gap_s >= LEAST_GAP_S:
@@ -155,10 +154,7 @@ class SampleBuilder:
         return FieldReport(row, name, measured_s, measured_s + believed_s, self._interval_s, total_bytes)
 
     def _mark_missing(self, key: DeviceKey, now: float) -> None:
-        """Mark a missing device as lost; drop an engine, and one of a source that reports losses itself.
-
-        A scraped device may have been removed; one of this host has failed.
-        """
+        """Mark a missing device as lost; drop an engine, and one of a source that reports losses itself."""
         report = self.reports[key]
         since_s = now if report.vanished_s is None else report.vanished_s
         scraped = report.row.source.startswith(SCRAPED)

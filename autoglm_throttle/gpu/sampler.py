@@ -1,8 +1,7 @@
 """Reads each provider on a thread of its own, so that no request and no event loop waits for a driver.
 
-A driver call can take milliseconds or hang for ever, and a thread cannot interrupt it.
-So each provider has one daemon thread, and never a second one beside a hung read (a hung driver usually
-hangs for every caller). Readers of the samples check their age; they never wait for a thread.
+A driver call can hang for ever, and a thread cannot interrupt it. So each provider has one daemon thread, and
+never a second one beside a hung read: a hung driver usually hangs for every caller.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ class SourceView:
 class Sampler:
     """Reads a provider repeatedly on its own daemon thread and passes the rows on.
 
-    ``on_samples`` gets the rows of each successful read, with implausible fields emptied, ``on_failure``
-    the exception of each other one, on that thread; their exceptions are counted and logged. ``interval_s``
-    is raised to ``provider.min_interval_s``.
+    ``on_samples`` gets the rows of each successful read, with implausible fields emptied, ``on_failure`` the
+    exception of each other one; their own exceptions are counted and logged.
     """
 
     def __init__(
@@ -143,10 +141,7 @@ class Sampler:
         )
 
     def set_interval(self, interval_s: float) -> None:
-        """Change the time between two reads, from any thread; raised to ``provider.min_interval_s``.
-
-        A shorter one holds at once, a longer one after the next read. Pauses after failures stay as they are.
-        """
+        """Change the time between two reads, from any thread; a longer one holds after the next read."""
         interval_s, before_s = max(interval_s, self.provider.min_interval_s), self.schedule.interval_s
         if interval_s != before_s:
             self.schedule.set_interval(interval_s)
@@ -163,10 +158,7 @@ class Sampler:
             self.is_running = False  # no thread to be had: the next request tries again
 
     def restart_if_dead(self, now: float) -> None:
-        """Start the thread again if the system had none to give, at most once in 1 to 60 s; cheap.
-
-        None is started after ``stop``, after a misconfiguration, or beside a live thread, hung or not.
-        """
+        """Start the thread again if the system had none to give, at most once in 1 to 60 s; cheap."""
         if not self._worker.is_alive:
             self._worker.restart_if_dead(now)
             self.is_running = self.is_running or self._worker.is_alive

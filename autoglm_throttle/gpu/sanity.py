@@ -1,7 +1,6 @@
 """Drops implausible numbers of a sample, and copies samples with changed fields.
 
-Drivers and files give sentinels, torn values and other units. A value outside its range becomes ``None`` (not
-known) and is counted; it is never clamped, for a clamped sentinel would look like a measurement.
+A value outside its range becomes ``None`` (not known). A clamped sentinel would look like a measurement.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ _set: Final[dict[str, Any]] = {name: GpuSample.__dict__[name].__set__ for name i
 
 
 def changed(row: GpuSample, changes: dict[str, Any]) -> GpuSample:
-    """Copy a row with some fields changed.
-
-    It equals `dataclasses.replace` in a third of its time (4 against 11 us): a reading copies every row once.
-    """
+    """Copy a row with some fields changed: `dataclasses.replace` in a third of its time (4 against 11 us)."""
     copy = object.__new__(GpuSample)
     for setter, value in zip(_set.values(), _values(row), strict=True):
         setter(copy, value)

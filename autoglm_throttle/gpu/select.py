@@ -25,10 +25,8 @@ def providers(
 ) -> tuple[GpuProvider, ...]:
     """Make the sources of samples; calls no driver or server and opens no file.
 
-    ``wall`` returns Unix seconds. With ``manual`` a hang in a fake file gives no rows instead of waiting.
-
-    Raises:
-        ValueError: ``nvml`` lacks the package it needs.
+    With ``manual`` a hang in a fake file gives no rows instead of waiting. Raises ``ValueError`` if ``nvml``
+    lacks its package.
     """
     names: dict[str, int] = {}
 

@@ -62,9 +62,6 @@ class NvmlDevice:
         """Read all fields of the device; ``brief`` leaves out slow ones not needed for the load: GPM, links.
 
         A lost device gives a row without numbers, and a driver call once a minute.
-
-        Raises:
-            NvmlUninitializedError: the library must be opened again.
         """
         self._calls.error = None
         self._calls.transient.clear()

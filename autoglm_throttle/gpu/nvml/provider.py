@@ -85,14 +85,7 @@ class NvmlProvider:
         return f"NvmlProvider({', '.join(device.identity.device for device in self._devices) or 'not open'})"
 
     def read(self) -> Sequence[GpuSample]:
-        """Read all devices, a row each; open the driver first if this process has not yet.
-
-        Raises:
-            NotPresentError: there is no driver, no library or no device.
-            ProviderUnavailable: the driver cannot be opened, or no device reported anything.
-            PackageMissingError: the binding is missing, or is another package of the same name.
-            ProviderMisconfigured: a device was named that does not exist; the text lists the present ones.
-        """
+        """Read all devices, a row each; open the driver first if this process has not yet."""
         if self._library is not None and self._library[1] != os.getpid():
             self.reset_after_fork()
         try:

@@ -1,10 +1,8 @@
 """Lists the devices and MIG instances of the driver, and selects those to measure.
 
-NVML ignores ``CUDA_VISIBLE_DEVICES``. The rules are those of NVIDIA's page on CUDA environment variables:
-an entry is an index, a ``GPU-`` or ``MIG-`` UUID of which a unique beginning is enough, or the older
-``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``.
-
-All look-ups go by index: the look-up by UUID fails for every device if any of them fell off the bus.
+The rules of ``CUDA_VISIBLE_DEVICES`` are NVIDIA's: an entry is an index, the unique beginning of a ``GPU-``
+or ``MIG-`` UUID, or the older ``MIG-GPU-<uuid>/<gpu instance>/<compute instance>``. All look-ups go by index:
+the look-up by UUID fails for every device if any of them fell off the bus.
 """
 
 from __future__ import annotations
@@ -64,8 +62,7 @@ def select_listed(entries: Iterable[str], devices: Sequence[DeviceInfo]) -> dict
 def select_cuda(value: str, devices: Sequence[DeviceInfo], order: str = "") -> tuple[list[DeviceInfo], bool]:
     """Select as CUDA does, by ``CUDA_VISIBLE_DEVICES``: an invalid entry, such as ``-1``, ends the list.
 
-    Unless the order is ``PCI_BUS_ID``, CUDA numbers by speed, which NVML does not report. So the second value
-    says whether an index was taken for PCI order although the devices differ; UUIDs would be certain.
+    The second value: whether an index was taken for PCI order although CUDA may number by speed.
     """
     ordered = sorted(devices, key=lambda gpu: (gpu.bus_id, gpu.index))
     certain = order.upper() == "PCI_BUS_ID" or len({gpu.name for gpu in devices}) <= 1
@@ -103,8 +100,7 @@ def _by_uuid(entry: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo]:
     """List all devices, those with an error included, and update those that were known by index.
 
-    Devices that this user may not read belong to another job and are left out. Raises the binding's error if
-    the library is not open, or no device works and none of them is lost.
+    Raises the binding's error if the library is not open, or no device works and none of them is lost.
     """
     devices: list[DeviceInfo] = []
     denied: NvmlError = None

@@ -101,8 +101,7 @@ def parse_devices(
 ) -> list[DatedRow] | None:
     """Convert the series of an exporter to rows: one for each device, or for each of its MIG instances.
 
-    Unknown names and blanks are skipped. ``host`` is that of a device without a ``Hostname``. None: no known
-    name is present.
+    ``host`` is that of a device without a ``Hostname``. None: no known name is present.
     """
     groups: dict[_Key, list[Series]] = {}
     known = False

@@ -1,8 +1,7 @@
 """Converts the metrics of an inference engine to one row: running and queued requests, cache fill.
 
-A device reports that it is busy. The engine reports its queue, which is the better signal.
-The names are those of vLLM 0.x and 1.x and of SGLang 0.5. Under Ray they carry the prefix ``ray_`` and an
-underscore for the colon.
+The names are those of vLLM 0.x and 1.x and of SGLang 0.5; under Ray with ``ray_`` and an underscore for the
+colon.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parses the text formats of exporters and engines: Prometheus text 0.0.4 and OpenMetrics 1.0.
 
-A line is a name, labels in braces, a value, perhaps a time. Label values hold commas, blanks, braces,
-quotes and escaped line feeds, so they are read by a tokenizer and never split. One invalid line makes the
-whole text invalid, as in Prometheus. So does a truncated text, because ``9`` may be the beginning of ``95``.
+Label values hold commas, blanks, braces, quotes and escaped line feeds: they are read by a tokenizer and
+never split. One invalid line, or a truncated text, makes the whole invalid: ``9`` may be the beginning of
+``95``.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ class Series(NamedTuple):
 
 
 def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
-    """Parse a whole text into a series for each line; OpenMetrics counts time in seconds, not milliseconds.
-
-    Raises:
-        MalformedExpositionError: a line cannot be read, there are more than `MOST_LINES`, or it is truncated.
-    """
+    """Parse a whole text into a series for each line; OpenMetrics counts seconds, not milliseconds."""
     if text.count("\n") > MOST_LINES:
         raise MalformedExpositionError(f"it has more than {MOST_LINES} lines")
     # Never splitlines(): label values may hold what Python takes for the end of a line.

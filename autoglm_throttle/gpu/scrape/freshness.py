@@ -1,9 +1,8 @@
 """Detects new measurements in repeated reads, and dates each row by them.
 
-An exporter collects every 30 s and is read every second: 29 of 30 answers are the old measurement again.
-So a row is dated by its changes: by its energy counter, which never stands still while a device is in use;
-else by the time that the source reports; else by any change in any row, since an idle device may truly repeat
-all its numbers. The gaps between the changes are the period of the source.
+An exporter collects every 30 s and is read every second: 29 of 30 answers are the old measurement again. So a
+row is dated by its energy counter, which never stands still while a device is in use; else by the time that
+the source reports; else by any change in any row: an idle device may truly repeat all its numbers.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ class RefreshDetector:
         return max(known) if known else self._source.period_s
 
     def date(self, rows: Collection[DatedRow], now: float, wall_s: float) -> list[GpuSample]:
-        """Return the rows of one complete reading with ``age_s`` and ``period_s``.
+        """Return the rows of one complete reading, ended at ``now``, with ``age_s`` and ``period_s``.
 
-        The reading ended at ``now``; ``wall_s`` is the Unix time then, by the clock of the stamps. An
-        unchanged row keeps its time of measurement: ``taken_at_s - age_s`` stands still.
+        ``wall_s`` is the Unix time then. An unchanged row keeps its time: ``taken_at_s - age_s`` stands
+        still.
         """
         # frozenset: a source may list its rows in any order.
         self._source.observe(frozenset(replace(row, taken_at_s=0.0) for row, _, _ in rows), now, now)

@@ -1,9 +1,9 @@
-"""Fetches one page over HTTP within one deadline, from name resolution to the last byte.
+"""Fetches one page over HTTP within one deadline, from connecting to the last byte.
 
-Timeouts of sockets bound one operation each; a server that sends a byte a second passes them for ever.
-So each operation gets the time that remains, headers and TLS included. Only name resolution cannot be
-bounded: if it hangs, use an address in the URL. No proxy variable reroutes a loopback scrape, no redirect
-carries a password to another host, and no connection stays open for a fork to share.
+Timeouts of sockets bound one operation each: a server that sends a byte a second passes them for ever. So
+each read gets the time that remains. Name resolution cannot be bounded: if it hangs, use an address in the
+URL. No proxy variable reroutes a scrape, no redirect carries a password on, no connection stays open for a
+fork.
 """
 
 from __future__ import annotations

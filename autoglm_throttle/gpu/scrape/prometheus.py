@@ -1,8 +1,7 @@
 """Builds the queries to a Prometheus server, and parses its answers.
 
-The answer to an instant query bears the time of the query, and a dead series is returned for five
-minutes more. So a second query requests ``timestamp()``, the time of each number's scrape. Both times are
-the server's own: clocks that differ between hosts do no harm.
+An instant query returns a dead series for five minutes more. So a second query requests ``timestamp()``, the
+time of each number's scrape. Both times are the server's own: clocks that differ do no harm.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ TIMESTAMP_METRICS: Final = (
 
 
 def targets(base: str, selector: str = "") -> tuple[str, str]:
-    """Return the requests under the path ``base`` for all numbers of the devices, and for their scrape times.
-
-    ``selector`` are label matchers, such as ``cluster="a"``.
-    """
+    """Return the requests for all numbers of the devices, and for their scrape times."""
     matchers = f'__name__=~"{"|".join(sorted(NAMES))}"'
     values = "{" + (f"{matchers},{selector}" if selector else matchers) + "}"
     # ``or`` leaves one time for each device.
@@ -45,10 +41,9 @@ def targets(base: str, selector: str = "") -> tuple[str, str]:
 
 
 def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
-    """Parse the answers to both requests.
+    """Parse both answers: the series, each with the time of its scrape, and the server's time.
 
-    Returns the series, each with the time of its scrape, and the server's time of the query; 0 without
-    series. A device without a ``Hostname`` is on the host of its ``instance``.
+    A device without a ``Hostname`` is on the host of its ``instance``.
     """
     scraped = {_identity(labels): value for labels, _, value in _vector(times)}
     series, queried_s = [], 0.0

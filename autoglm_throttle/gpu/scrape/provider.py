@@ -27,8 +27,8 @@ MOST_DEVICES: Final = 1024
 class ScrapeProvider:
     """Reads one address: of a ``dcgm`` exporter, a ``prometheus`` server, a ``vllm`` or ``sglang`` engine.
 
-    Each reading is a connection of its own. The name, by default kind, host and port, never shows a login,
-    path or query. ``selector`` are PromQL label matchers; ``wall`` returns Unix seconds.
+    The name, by default kind, host and port, never shows a login, path or query. ``selector`` are PromQL
+    label matchers; ``wall`` returns Unix seconds.
     """
 
     def __init__(

@@ -95,10 +95,10 @@ class PowerBaseline:
 class ClockBaseline:
     """Clock of one device that means full speed; not its maximum boost clock.
 
-    A healthy device under dense work sits at its power limit and clocks at 50..95 % of the maximum; NVML
-    calls that ``sw_power_cap`` too. Full speed is therefore the best 10 s mean of the clock while busy at the
-    limit, after 30 s there. Seconds with a bit of heat or hardware, or under a limit below the default or an
-    earlier one, teach nothing. Until then full speed is the maximum clock, which errs towards reporting.
+    A healthy device under dense work sits at its power limit and clocks at 50..95 % of the maximum. Full
+    speed is therefore the best 10 s mean of the clock while busy at the limit, after 30 s there; until then
+    the maximum clock, which errs towards reporting. Seconds with a bit of heat or hardware, or under a limit
+    below the default or an earlier one, teach nothing.
     """
 
     def __init__(self) -> None:
@@ -157,9 +157,8 @@ class ClockBaseline:
 class WorkBaseline:
     """Average of one signal of one device over the seconds with progress.
 
-    A 700 W device that serves a small model draws 170 W all day. One request of five minutes then looks
-    like a hang at 170 W: full utilization, little power, no output. The seconds of a long answer count as
-    work only once the answer is complete; they are dropped if no request is in flight any more.
+    A 700 W device that serves a small model draws 170 W all day: one request of five minutes then looks like
+    a hang. Seconds of a long answer count once it is complete; they are dropped if no request is in flight.
     """
 
     def __init__(self) -> None:
@@ -181,8 +180,7 @@ class WorkBaseline:
     ) -> None:
         """Add a sample of the signal, while the device is ``active``.
 
-        A device at half of its utilization draws less than a full one, so the average errs towards calling
-        nothing a hang. Without a request of ours in flight no answer can confirm the work.
+        A half-utilized device draws less than a full one: the average errs towards calling nothing a hang.
         """
         # The first sample has no gap: it only dates the next one.
         passed_s = 0.0 if self._at_s is None else min(at_s - self._at_s, MAX_SECONDS_PER_GAP)

@@ -1,10 +1,8 @@
 """The table of verdicts: classifies a device by signals of the device and of the service.
 
-The first row of ``TABLE`` that matches is the condition. A term with an unknown signal (None) does not match.
-Utilization is a duty cycle, so no row but ``idle``, ``working`` and ``unknown`` rests on it alone.
-
-Progress and requests in flight are the service's as a whole, because no source assigns answers to devices.
-So a hung device beside a working one shows as underfed, and one that rests beside it as idle, not starved.
+The first row of ``TABLE`` that matches is the condition; a signal that is not known does not match.
+Utilization is a duty cycle: no row but ``idle``, ``working`` and ``unknown`` rests on it alone. Progress and
+requests in flight are the service's as a whole: a hung device beside a working one shows as underfed.
 """
 
 from __future__ import annotations
@@ -251,8 +249,7 @@ def confidence(
 ) -> tuple[float, dict[str, float]]:
     """Compute the confidence of a condition, 0..1, and its evidence: the known signals by name.
 
-    The confidence is the share of all signals of the condition that are known and agree. ``lost`` is no
-    inference: 1.
+    The confidence is the share of all signals of the condition that are known and agree; 1 for ``lost``.
     """
     signals = SIGNALS[condition]
     if not signals:

@@ -1,13 +1,10 @@
 """Tracks the throughput of the service, now and compared with its baseline; no device reports it.
 
-Throughput is the engines' token rate where an engine reports it, else our own completions plus streamed
-parts per second. A rate is a count over a window: one answer every three seconds is steady progress.
-
-The baseline is an average of 60 s for each level of requests in flight; levels are not compared. It is frozen
-while throughput is below half of it, so that a fault is not learned as normal, and restarts after 10 min.
-
-Tokens, answers and streamed parts are compared each with its own baseline, and the best of them counts: a
-change from streamed to whole answers changes the count and not the speed.
+It is the engines' token rate, else our own completions plus streamed parts per second, counted over a window.
+The baseline is an average of 60 s for each level of requests in flight. It is frozen while throughput is
+below half of it, so that a fault is not learned as normal, and restarts after 10 min. Tokens, answers and
+parts each have a baseline, and the best counts: a change from streamed to whole answers changes the count,
+not the speed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Classifies each GPU (idle, productive, stalled ...) from several signals, not utilization alone.
 
-The rules are those of ``verdict.table``. A condition is entered, and left, only after three new samples
-that span two seconds. With fewer, or between two conditions, only idle, working and unknown are possible.
-A stall ends with progress, or after ten seconds without a request in flight, not because utilization falls:
-rejected requests look like recovery.
+A condition is entered, and left, only after three new samples that span two seconds. Until then only idle,
+working and unknown are possible. A stall ends with progress, or after ten seconds without a request in
+flight, not because utilization falls: rejected requests look like recovery.
 """
 
 from __future__ import annotations
