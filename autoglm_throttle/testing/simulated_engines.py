@@ -15,8 +15,9 @@ from typing import NamedTuple
 WINDOW_S = 1.0
 
 
-def _check(**numbers: float) -> None:
-    for name, number in numbers.items():
+def _check(spec: BatchSpec | LlmSpec, *names: str) -> None:
+    for name in names:
+        number = getattr(spec, name)
         if not 0.0 < number < math.inf:
             raise ValueError(f"{name} must be a finite number above 0, not {number!r}")
 
@@ -26,31 +27,22 @@ class Item(NamedTuple):
 
     id: int
     context_tokens: int = 0
-    tokens: int = 1
-    """Tokens to generate; llm mode only, like ``context_tokens``."""
+    tokens: int = 1  # to generate; llm mode only, like ``context_tokens``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """Static batching: an idle device takes at most ``max_batch`` queued requests, which end together.
-
-    Raises:
-        ValueError: a number that is not above 0, or ``base_s`` so long that
-            ``capacity_rps`` is out of reach.
-    """
+    """Static batching: an idle device takes at most ``max_batch`` queued requests, which end together."""
 
     max_batch: int = 16
-    base_s: float = 0.010
-    """Fixed cost of a batch: launch, copy, post-processing."""
-    capacity_rps: float = 100.0
-    """Requests/s in full batches: the maximal throughput."""
+    base_s: float = 0.010  # fixed cost of a batch: launch, copy, post-processing
+    capacity_rps: float = 100.0  # requests/s in full batches: the maximal throughput
 
     def __post_init__(self) -> None:
-        _check(max_batch=self.max_batch, base_s=self.base_s, capacity_rps=self.capacity_rps)
+        _check(self, "max_batch", "base_s", "capacity_rps")
         if self.per_item_s <= 0.0:
-            raise ValueError(
-                f"base_s must be below max_batch / capacity_rps = {self.max_batch / self.capacity_rps:g} s"
-            )
+            full_s = self.max_batch / self.capacity_rps
+            raise ValueError(f"base_s must be below max_batch / capacity_rps = {full_s:g} s")
 
     @property
     def per_item_s(self) -> float:
@@ -63,38 +55,24 @@ class LlmSpec:
     """Continuous batching: each step gives each running sequence one token; new ones join between steps.
 
     A step lasts ``step_s + per_seq_s x running + context of new sequences / prefill_tps``.
-
-    Raises:
-        ValueError: a number that is not above 0.
     """
 
     step_s: float = 0.012
     per_seq_s: float = 0.0002
-    prefill_tps: float = 20_000.0
-    """Context tokens/s."""
+    prefill_tps: float = 20_000.0  # context tokens/s
+    # Capacity for context and output tokens of running sequences; a sequence starts when it fits whole.
     kv_tokens: int = 400_000
-    """Capacity for context and output tokens of running sequences; a sequence starts when it fits whole."""
     max_running: int = 64
+    # 32 layers x 8 KV heads x 128 x 2 (key, value) x 2 bytes: the shape of Llama 3 8B in half precision.
     kv_bytes_per_token: int = 131_072
-    """32 layers x 8 KV heads x 128 x 2 (key, value) x 2 bytes: the shape of Llama 3 8B in half precision."""
 
     def __post_init__(self) -> None:
-        _check(
-            step_s=self.step_s,
-            per_seq_s=self.per_seq_s,
-            prefill_tps=self.prefill_tps,
-            kv_tokens=self.kv_tokens,
-            max_running=self.max_running,
-        )
+        _check(self, "step_s", "per_seq_s", "prefill_tps", "kv_tokens", "max_running")
 
     def faster(self, factor: float) -> LlmSpec:
         """Return the same device with every duration divided by ``factor``."""
-        return replace(
-            self,
-            step_s=self.step_s / factor,
-            per_seq_s=self.per_seq_s / factor,
-            prefill_tps=self.prefill_tps * factor,
-        )
+        step_s, per_seq_s = self.step_s / factor, self.per_seq_s / factor
+        return replace(self, step_s=step_s, per_seq_s=per_seq_s, prefill_tps=self.prefill_tps * factor)
 
 
 class _Sequence(NamedTuple):

@@ -1,7 +1,6 @@
 """The simulated device: work model, utilization and faults behind one lock, and a provider for the sampler.
 
-The model reads no clock: callers pass the time. Only ``read``, called by the sampler's thread without a
-time, uses the clock of the constructor.
+The model reads no clock: callers pass the time.
 """
 
 from __future__ import annotations
@@ -24,19 +23,13 @@ FAKE_BUSY_DRAW = 0.1  # Power draw meanwhile, as a share of the span from idle t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedGpuSpec:
-    """Memory, power and work model of a device.
-
-    Raises:
-        ValueError: idle memory or power above the total, or a negative duration.
-    """
+    """Memory, power and work model of a device."""
 
     work: BatchSpec | LlmSpec = field(default_factory=BatchSpec)
     memory_total_bytes: int = 80 * GIB
     memory_idle_bytes: int = 2 * GIB
-    request_bytes: int = GIB // 4
-    """Memory of each request, queued or running; batch mode only."""
-    restart_s: float = 5.0
-    """Seconds for which the device is lost after it ran out of memory."""
+    request_bytes: int = GIB // 4  # of each request, queued or running; batch mode only
+    restart_s: float = 5.0  # for which the device is lost after it ran out of memory
     idle_w: float = 70.0
     peak_w: float = 700.0
 
@@ -52,18 +45,14 @@ class Done(NamedTuple):
 
     id: int
     done_s: float
-    failed: str = ""
-    """Reason of the failure: ``memory``, ``lost``, ``too_large`` or ``cancelled``; empty for success."""
+    failed: str = ""  # reason of the failure: memory, lost, too_large or cancelled; empty for success
 
 
 class SimulatedGpu:
     """A modelled GPU that works in batches. Every method may be called from any thread.
 
-    Time never goes back: a ``now`` before the latest one counts as the latest one.
-
-    Args:
-        spec: properties of the device.
-        clock: monotonic seconds, for ``read`` and for the service in front of it.
+    Time never goes back: a ``now`` before the latest one counts as the latest one. Only ``read``, and the
+    service in front of it, use the clock.
     """
 
     name = "simulated"
@@ -112,10 +101,7 @@ class SimulatedGpu:
             return self._now if self._finished else self._next()
 
     def advance(self, now: float) -> list[Done]:
-        """Return results up to ``now`` that were not returned yet, in order of time.
-
-        The number of calls does not change the times of events.
-        """
+        """Return results up to ``now`` that were not returned yet, in order of time."""
         with self._lock:
             self._run_until(now)
             finished, self._finished = self._finished, []
@@ -189,11 +175,7 @@ class SimulatedGpu:
             self._stalled_until_s = until_s
 
     def slow(self, factor: float, now: float) -> None:
-        """Multiply the duration of batches and steps that start from now on; 1 is normal.
-
-        Raises:
-            ValueError: the factor is not a finite number above 0.
-        """
+        """Multiply the duration of batches and steps that start from now on; 1 is normal."""
         if not 0.0 < factor < math.inf:
             raise ValueError(f"factor must be a finite number above 0, not {factor!r}")
         with self._lock:
@@ -211,10 +193,7 @@ class SimulatedGpu:
             self._lose_all(self._run_until(now), math.inf, "lost")
 
     def recover(self, now: float) -> None:
-        """End every fault: the device returns at full speed, without stall, with true and readable samples.
-
-        Delays caused by a stall remain.
-        """
+        """End every fault; delays caused by a stall remain."""
         with self._lock:
             now = self._run_until(now)
             self._readable.set()
@@ -252,10 +231,7 @@ class SimulatedGpu:
             self._overflow(now)
 
     def _overflow(self, now: float) -> None:
-        """Lose all requests if memory exceeds the total.
-
-        In batch mode requests occupy memory on arrival; in llm mode tokens do when a sequence starts.
-        """
+        """Lose all requests if memory exceeds the total."""
         if self._memory_bytes() > self.spec.memory_total_bytes:
             self._lose_all(now, now + self.spec.restart_s, "memory")
 
@@ -273,6 +249,6 @@ class SimulatedGpu:
 
     def _memory_bytes(self) -> int:
         work, used = self.spec.work, self._resident * self.spec.request_bytes
-        if isinstance(work, LlmSpec):
+        if isinstance(work, LlmSpec):  # tokens occupy memory when a sequence starts, requests on arrival
             used = self._engine.kv_used * work.kv_bytes_per_token
         return self.spec.memory_idle_bytes + used
