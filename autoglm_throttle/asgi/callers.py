@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from autoglm_throttle.asgi.identity_source import (
-    REQUESTS,
-    WARNING,
-    import_identify,
-    is_behind_proxy,
-    key_source,
-    require_synchronous,
-)
+from autoglm_throttle.asgi import identity_source
 from autoglm_throttle.asgi.routes import METHODS, WITHOUT_BODY, RouteTable, path_of, work_class_of
 from autoglm_throttle.events import LOGGER, LogEvent
 from autoglm_throttle.settings import RoutePolicy, Settings
@@ -47,10 +40,9 @@ KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
 # that holds a slot.
 PLAIN, BODY, STREAM, WEBSOCKET = range(4)
 
-_LENGTH, _ENCODING = b"content-length", b"transfer-encoding"
 # Versions of HTTP in which a body is announced by a field; None: the server does not tell.
 WITH_BODY_FIELDS = ("1.1", "1.0", None)
-
+_LENGTH, _ENCODING = b"content-length", b"transfer-encoding"
 _BODY_FIELDS = frozenset((_LENGTH, _ENCODING))
 
 Scope = Mapping[str, Any]
@@ -107,12 +99,11 @@ class RequestClassifier:
         self._next_warning_s = -math.inf
         self._default = settings.callers.priority_default
         self._trust = settings.callers.priority_header_trust
-        self._identify = (
-            require_synchronous(identify, "identify", "it")
-            if identify is not None
-            else import_identify(settings.callers.identity)
-        )
-        self._key_header, self._scheme = key_source(settings.callers.identity)
+        if identify is None:
+            self._identify = identity_source.import_identify(settings.callers.identity)
+        else:
+            self._identify = identity_source.require_synchronous(identify, "identify", "it")
+        self._key_header, self._scheme = identity_source.key_source(settings.callers.identity)
         self._priority_header = settings.callers.priority_header.encode() if self._trust != "off" else b""
         self._deadline_header = (settings.callers.deadline_header or "").encode()
         self._slo_s = settings.concurrency.slo_s
@@ -198,11 +189,11 @@ class RequestClassifier:
         client = scope.get("client")
         peers[client[0][:MAX_PEER_CHARS] if client else ""] += 1
         self._counted_peers += 1
-        if self._counted_peers >= REQUESTS:
+        if self._counted_peers >= identity_source.REQUESTS:
             self._first_peers = None
-            if is_behind_proxy(peers):
+            if identity_source.is_behind_proxy(peers):
                 self._record_oddity("behind_proxy")
-                LOGGER.warning(WARNING)
+                LOGGER.warning(identity_source.WARNING)
 
     def _anonymous_demand(self, stated: bytes, peer: str) -> Demand:
         """Build the demand of a caller known only by address and stated priority; it never varies."""
@@ -227,16 +218,16 @@ class RequestClassifier:
         holds_slot = scope.get("type") != "websocket" or self._holds_slot
         if self._routes.has_routes:
             route = self._routes.match(path_of(scope), scope.get("method") or "GET")
-            if route is not None:
-                cost, route_name, slo_s = route.cost, route.name, route.slo_s
-                holds_slot = holds_slot and route.slot is not SlotUse.NONE
-                if fixed is None:
-                    fixed = route.priority
+        if route is not None:
+            cost, route_name, slo_s = route.cost, route.name, route.slo_s
+            holds_slot = holds_slot and route.slot is not SlotUse.NONE
+            fixed = route.priority if fixed is None else fixed
         priority = self._default if fixed is None else fixed
         # A caller's or route's fixed priority cannot be raised by a header, only lowered.
         stated = values.get(self._priority_header)
         if stated is not None:
-            priority = self._apply_stated_priority(stated, priority, peer, raises=fixed is None)
+            priority = self._stated_priority(stated, priority, peer, raises=fixed is None)
+        label = _text(values.get(PRECISION_HEADER, b"")).lower()
         demand = Demand(
             priority,
             caller.user,
@@ -247,14 +238,9 @@ class RequestClassifier:
             group=group,
             slo_s=self._objective(values.get(self._deadline_header), slo_s),
             holds_slot=holds_slot,
-            precision=self._precision(values.get(PRECISION_HEADER)),
+            precision=label if label in self._precisions else "",  # empty: the service has no such variant
         )
         return demand, values, route
-
-    def _precision(self, stated: bytes | None) -> str:
-        """Return the requested precision label; empty if the service has no such variant."""
-        label = "" if stated is None else _text(stated).lower()
-        return label if label in self._precisions else ""
 
     def _objective(self, stated: bytes | None, slo_s: float | None) -> float | None:
         """Return the seconds that the response may take. A client may shorten its objective only."""
@@ -307,13 +293,12 @@ class RequestClassifier:
     def _warn(self, error: Exception) -> None:
         """Log the place where ``identify`` failed. The error's text is omitted: it may hold client data."""
         now = self._clock()
-        if now < self._next_warning_s:
-            return
-        self._next_warning_s = now + WARNING_INTERVAL_S
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__} at {place.filename}:{place.lineno}"
-        text = f"identify failed with {where}; the client address is used instead"
-        LogEvent("identify_failed", logging.WARNING, text, {}).write()
+        if now >= self._next_warning_s:
+            self._next_warning_s = now + WARNING_INTERVAL_S
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{type(error).__name__} at {place.filename}:{place.lineno}"
+            text = f"identify failed with {where}; the client address is used instead"
+            LogEvent("identify_failed", logging.WARNING, text, {}).write()
 
     def _key(self, value: bytes) -> str:
         """Return the caller's key, or an empty text if it is absent, malformed or of another scheme."""
@@ -324,9 +309,7 @@ class RequestClassifier:
                 return ""
         return text.strip()
 
-    def _apply_stated_priority(
-        self, value: bytes, priority: Priority, peer: str, *, raises: bool
-    ) -> Priority:
+    def _stated_priority(self, value: bytes, priority: Priority, peer: str, *, raises: bool) -> Priority:
         """Apply the priority of the header: any caller may lower it, only a trusted one may raise it."""
         text = _text(value)
         if not text:
@@ -349,8 +332,6 @@ class RequestClassifier:
 
 class _DemandCache(dict[str, Demand]):
     """Cache of demands by address. Cheaper than an ``lru_cache``, which maintains an order."""
-
-    __slots__ = ("_make",)
 
     def __init__(self, make: Callable[[str], Demand]) -> None:
         super().__init__()
