@@ -15,19 +15,11 @@ from starlette.websockets import WebSocket
 
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
-from autoglm_throttle.asgi import (
-    MARKER,
-    RequestClassifier,
-    RouteTable,
-    ThrottleMiddleware,
-    exempt,
-    mark,
-    permit_of,
-)
+from autoglm_throttle.asgi import RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
 from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.responses import TRY_AGAIN_LATER, ResponseBuilder, close_reason, rejected_by
 from autoglm_throttle.asgi.routes import path_of
-from autoglm_throttle.asgi.scope import Scope, attribute_to_throttle, outcome_of
+from autoglm_throttle.asgi.scope import MARKER, Scope, attribute_to_throttle, outcome_of, permit_of
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.settings.groups.callers import ResponseSettings
@@ -85,7 +77,6 @@ _DESCRIPTIONS: Final = {
     429: "The caller has exceeded its own limit.",
     503: "The service has no capacity left.",
 }
-
 _FIELDS: Final = {
     "Retry-After": ("integer", "Seconds to wait, at least 1."),
     "RateLimit": ("string", "The remaining units of each user limit, if any."),

@@ -26,7 +26,6 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
-    from autoglm_throttle.resilience.http.cache import CacheRequest
     from autoglm_throttle.resilience.state import GuardState
     from autoglm_throttle.throttle import Throttle
 
@@ -122,7 +121,7 @@ class AppBreaker:
         send: Send,
         action: DegradationAction,
         failure: tuple[str, Exception | None],
-        count: Callable[..., object],
+        count: Callable[..., object] | None = None,
     ) -> bool:
         """Answer a rejected request by a fallback, and count it; False: no fallback has a response."""
         fallbacks, answer = self.fallbacks, None
@@ -131,7 +130,8 @@ class AppBreaker:
                 request = app_fallbacks.cache_request(fallbacks, scope)
                 answer = await app_fallbacks.answer(fallbacks, scope, request, failure, action)
         finally:  # a cancelled fallback still counts as a rejection
-            count(degraded=answer is not None)
+            if count is not None:
+                count(degraded=answer is not None)
         if answer is not None:
             await send_answer(answer, scope, send)
         return answer is not None
@@ -164,17 +164,14 @@ class AppBreaker:
             await self.app(scope, receive, send)
             return
         fallbacks, guard_state = self.fallbacks, self.guard_state
-        request = app_fallbacks.cache_request(fallbacks, scope)
         guard_permit = self._closed_permit() or await guard_state.allow_async()
         if isinstance(guard_permit, GuardRejection):
-            await self._reject(guard_permit, request, scope, receive, send)
+            await self._reject(guard_permit, scope, receive, send)
             return
         observer = ResponseObserver(
             guard_state, guard_permit, attribution_of(scope), send, receive, guard_state.clock()
         )
-        responder = (
-            None if fallbacks is None else FallbackResponder(fallbacks, request, permit, scope, observer)
-        )
+        responder = None if fallbacks is None else FallbackResponder(fallbacks, permit, scope, observer)
         try:
             await self.app(scope, observer.receive, observer.send if responder is None else responder.send)
         except Exception as error:
@@ -212,24 +209,12 @@ class AppBreaker:
         await self._send_rejection(scope, observer.forward, decision, error.rejection.cause)
         return True
 
-    async def _reject(
-        self,
-        rejection: GuardRejection,
-        request: CacheRequest | None,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    async def _reject(self, rejection: GuardRejection, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject an admitted request because of the breaker; this says nothing about the service's health."""
         if self._dry_run:
             await self.app(scope, receive, send)
             return
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
-        fallbacks, answer = self.fallbacks, None
-        if fallbacks is not None:
-            failure = rejection.cause.value, GuardRejected(rejection)
-            answer = await app_fallbacks.answer(fallbacks, scope, request, failure)
-        if answer is None:
+        failure = rejection.cause.value, GuardRejected(rejection)
+        if not await self._answer(scope, send, DegradationAction.SERVE, failure):
             await self._send_rejection(scope, send, rejected_by(rejection), rejection.cause)
-        else:
-            await send_answer(answer, scope, send)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autoglm_throttle.admission.counters import REPLACEABLE
@@ -101,18 +100,20 @@ def _sized(answer: HttpAnswer, kind: FallbackKind, cause: str) -> HttpAnswer:
     return mark_degraded(answer if sized else answer.with_header(length), kind, cause)
 
 
-@dataclass(slots=True, eq=False)
 class FallbackResponder:
     """Answers one request in the app's place if the app fails before its response has begun."""
 
-    _executor: FeatureExecutor
-    _cache_request: CacheRequest | None
-    _permit: object
-    _scope: Scope
-    _observer: ResponseObserver
-    _cache_policy: CachePolicy | None = None
-    _remaining_bytes: int = 0
-    _replaced: bool = False
+    def __init__(
+        self, executor: FeatureExecutor, permit: object, scope: Scope, observer: ResponseObserver
+    ) -> None:
+        self._executor = executor
+        self._permit = permit
+        self._scope = scope
+        self._observer = observer
+        self._cache_request = cache_request(executor, scope)
+        self._cache_policy: CachePolicy | None = None
+        self._remaining_bytes = 0
+        self._replaced = False
 
     async def replaces(self, error: Exception | None, outcome: Outcome | None) -> bool:
         """Whether a fallback has answered, earlier or now, in place of an app that failed.

@@ -54,9 +54,6 @@ EMPTY_SCANS: Final = 20
 class TooSlowError(ConnectionError):
     """A client has sent or read less than the least rate."""
 
-    def __init__(self) -> None:
-        super().__init__("the client is too slow")
-
 
 class SlotWatch:
     """Scans the requests that wait for their clients, on a thread that runs only while there are any.
@@ -85,11 +82,11 @@ class SlotWatch:
         self._keys = itertools.count()
         self._watched: dict[int, weakref.ref[WatchedSlot]] = {}
         self._idle_shares: dict[str, float] = {}
-        report = partial(self._logger.warn, "crash", "a scan failed and is repeated")
+        logger = self._logger
         self._worker = Worker(
             "autoglm-throttle-slots",
             weak_method(self._step),
-            on_crash=lambda error: report(error=error),
+            on_crash=lambda error: logger.warn("crash", "a scan failed and is repeated", error=error),
         )
         self._worker.stop_with(self)
 
@@ -172,10 +169,8 @@ class SlotWatch:
         paused = max(self._throttle.admission.parts.settlement.limiter.paused, self.bodies)
         if paused > self.paused_max / 2:
             waiting = f"{paused} requests wait for their clients without a slot"
-            advice = "raise paused_max if they are legitimate"
-            self._logger.warn(
-                "paused", f"{waiting}; at {self.paused_max} new requests are rejected; {advice}"
-            )
+            rejected = f"at {self.paused_max} new requests are rejected"
+            self._logger.warn("paused", f"{waiting}; {rejected}; raise paused_max if they are legitimate")
 
 
 class WatchedSlot:
@@ -286,7 +281,7 @@ class WatchedSlot:
             except TimeoutError:
                 if not timeout.expired():
                     raise
-        raise TooSlowError
+        raise TooSlowError("the client is too slow")
 
     def _record_idle(self) -> None:
         """Record a wait between two parts that has become long."""

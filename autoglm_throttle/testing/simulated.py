@@ -78,13 +78,11 @@ class _SimulatedService:
 
     async def _serve(self, exchange: SimulatedResponse) -> None:
         method, handler = self._routes.get(exchange.path, ("", None))
-        if handler is None:
-            await exchange.answer(404, {"error": "no such path"})
-            return
-        if exchange.method != method:
-            await exchange.answer(405, {"error": f"use {method}"})
-            return
         try:
+            if handler is None:
+                raise HTTPException(404, "no such path")
+            if exchange.method != method:
+                raise HTTPException(405, f"use {method}")
             await handler(exchange)
         except HTTPException as problem:
             await exchange.answer(problem.status_code, {"error": problem.detail})
@@ -140,8 +138,9 @@ class _SimulatedService:
                 choice = {"index": 0, "delta": {"content": WORD * (ready - sent)}, "finish_reason": None}
                 await exchange.event(_completion(kind, number, [choice]))
                 sent = ready
-        if future.result().failed:
-            await exchange.event({"error": f"the device failed: {future.result().failed}"}, last=True)
+        failed = future.result().failed
+        if failed:
+            await exchange.event({"error": f"the device failed: {failed}"}, last=True)
             return
         last_choice = {"index": 0, "delta": {}, "finish_reason": "length"}
         await exchange.event(_completion(kind, number, [last_choice]) | {"usage": usage})
@@ -269,8 +268,7 @@ class SimulatedResponse:
 
     async def body(self) -> dict[str, object]:
         """Read the request's JSON object, of ``BODY_BYTES`` at most; an empty body counts as an empty one."""
-        raw = b""
-        more = True
+        raw, more = b"", True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
