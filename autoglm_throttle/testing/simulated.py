@@ -78,11 +78,13 @@ class _SimulatedService:
 
     async def _serve(self, exchange: SimulatedResponse) -> None:
         method, handler = self._routes.get(exchange.path, ("", None))
+        if handler is None:
+            await exchange.answer(404, {"error": "no such path"})
+            return
+        if exchange.method != method:
+            await exchange.answer(405, {"error": f"use {method}"})
+            return
         try:
-            if handler is None:
-                raise HTTPException(404, "no such path")
-            if exchange.method != method:
-                raise HTTPException(405, f"use {method}")
             await handler(exchange)
         except HTTPException as problem:
             await exchange.answer(problem.status_code, {"error": problem.detail})
