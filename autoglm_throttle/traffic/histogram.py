@@ -29,12 +29,12 @@ def rank(share: float, count: int) -> int:
 class Histogram:
     """Counts durations."""
 
-    __slots__ = ("_counts", "_largest_s", "_sum_us")
+    __slots__ = ("_counts", "_sum_us", "max_s")
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
-        self._largest_s = 0.0
         self._sum_us = 0
+        self.max_s: float = 0.0  # The longest duration, exact; 0 if there is none
 
     def record(self, duration_s: float) -> None:
         """Count one duration in seconds; a negative one counts as 0."""
@@ -56,24 +56,18 @@ class Histogram:
         masks = _MASKS
         self._sum_us += sum(micros)
         self._counts.update([value & masks[value.bit_length()] for value in micros])
-        longest_s = max(durations_s)
-        self._largest_s = max(self._largest_s, longest_s)
+        self.max_s = max(self.max_s, *durations_s)
 
     def update(self, other: Histogram) -> None:
         """Add the counts of another histogram."""
         self._counts.update(other._counts)
-        self._largest_s = max(self._largest_s, other._largest_s)
+        self.max_s = max(self.max_s, other.max_s)
         self._sum_us += other._sum_us
 
     @property
     def count(self) -> int:
         """Number of recorded durations."""
         return self._counts.total()
-
-    @property
-    def max_s(self) -> float:
-        """The longest duration, exact; 0 if there is none."""
-        return self._largest_s
 
     @property
     def mean_s(self) -> float | None:
@@ -96,7 +90,7 @@ class Histogram:
         cumulative = list(accumulate(count for _, count in rising))
         edges = [rising[bisect_left(cumulative, rank(share, cumulative[-1]))][0] for share in shares]
         widths = [1 << max(0, edge.bit_length() - DIGITS) for edge in edges]
-        return [min((edge + width) / 1e6, self._largest_s) for edge, width in zip(edges, widths, strict=True)]
+        return [min((edge + width) / 1e6, self.max_s) for edge, width in zip(edges, widths, strict=True)]
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return lower bucket edges in microseconds with their counts, rising."""
@@ -115,9 +109,6 @@ class Histogram:
         """Rebuild a histogram from pairs and the longest duration; its mean is that of the lower edges."""
         whole = cls()
         whole._counts.update(dict(pairs))
-        whole._largest_s = max_s
+        whole.max_s = max_s
         whole._sum_us = sum(edge * count for edge, count in whole._counts.items())
         return whole
-
-    def __repr__(self) -> str:
-        return f"Histogram({self.count} recorded, max {self._largest_s:.6f} s)"

@@ -7,7 +7,6 @@ says nothing about the service.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,8 +104,8 @@ def find_peak(
         raise TrafficError(f"the tolerance must be above 0, not {tolerance:g}")
     trials: list[PeakTrial] = []
 
-    def holds(rate_rps: float) -> bool:
-        """Run trials at a rate until one holds or fails, and record each."""
+    def holds(rate_rps: float) -> bool | None:
+        """Run trials at a rate until one holds or fails, and record each; None: none did."""
         for _ in range(TRIES):
             result = trial(rate_rps)
             trials.append(PeakTrial(rate_rps, result))
@@ -114,25 +113,18 @@ def find_peak(
                 return result is PeakResult.HOLDS
             if result is PeakResult.ABORTED:
                 break
-        raise _NotMeasuredError
+        return None
 
-    with contextlib.suppress(_NotMeasuredError):
-        if holds(low_rps) and not holds(high_rps):
-            _bisect(holds, low_rps, high_rps, tolerance)
+    if holds(low_rps) and holds(high_rps) is False:
+        _bisect(holds, low_rps, high_rps, tolerance)
     return Peak(tuple(trials))
 
 
-class _NotMeasuredError(Exception):
-    """No trial at a rate measured the objectives."""
-
-
-def _bisect(holds: Callable[[float], bool], low_rps: float, high_rps: float, tolerance: float) -> None:
+def _bisect(holds: Callable[[float], bool | None], low_rps: float, high_rps: float, tolerance: float) -> None:
     while high_rps > low_rps * (1.0 + tolerance):
         # Three digits are finer than the tolerance, and readable: 1234 is 1230.
         middle_rps = float(f"{math.sqrt(low_rps * high_rps):.3g}")
-        if not low_rps < middle_rps < high_rps:
+        is_held = holds(middle_rps) if low_rps < middle_rps < high_rps else None
+        if is_held is None:
             return
-        if holds(middle_rps):
-            low_rps = middle_rps
-        else:
-            high_rps = middle_rps
+        low_rps, high_rps = (middle_rps, high_rps) if is_held else (low_rps, middle_rps)

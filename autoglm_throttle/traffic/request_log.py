@@ -120,7 +120,7 @@ class RequestLog:
             column.append(nan)
         return len(self.results) - 1
 
-    def close(self, index: int, result: RequestResult, response_s: float) -> None:
+    def close(self, index: int, result: int, response_s: float) -> None:
         """Record the result of a request.
 
         Raises:
@@ -132,14 +132,8 @@ class RequestLog:
         self.response_s[index] = response_s
 
     def skip(self, index: int) -> None:
-        """Mark a planned request as never tried, because the run was stopped.
-
-        Raises:
-            RuntimeError: it ended before.
-        """
-        if self.results[index] != OPEN:
-            raise RuntimeError(f"request {index} ended twice")
-        self.results[index] = UNSENT
+        """Mark a planned request as never tried, because the run was stopped."""
+        self.close(index, UNSENT, nan)
 
     def record_rejection(self, index: int, reason: str, promised_s: float | None) -> None:
         """Record the reason and the Retry-After of a rejection; new reasons above the bound are "other"."""

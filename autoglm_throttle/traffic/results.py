@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
-from typing import NamedTuple
+from operator import add
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import LoadPlan
@@ -95,21 +97,6 @@ class Tally:
 HISTOGRAMS = ("response", "service", "first_byte", "rejection", "promised")  # The histograms of a tally
 
 
-class RequestKind(NamedTuple):
-    """Properties of a kind of request that tallies need."""
-
-    group: int = 0  # requests of different groups get separate tallies
-    cost: float = 1.0  # units of work
-
-
-class TallyKey(NamedTuple):
-    """Identifies the requests of a tally."""
-
-    segment: int
-    priority: int
-    group: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
     """Cost of a run to the generator; it shows whether the measurements are valid."""
@@ -147,10 +134,9 @@ class Result:
     @cached_property
     def tallies(self) -> dict[tuple[int, Priority], Tally]:
         """One tally for each segment and priority of the plan."""
-        plan = self.load.plan
-        found = tallies(plan, self.request_log, [RequestKind()] * (max(plan.kinds, default=0) + 1), {})
-        keys = [(segment, priority) for segment in range(len(plan.names)) for priority in Priority]
-        return {key: found.get(TallyKey(*key, 0), Tally()) for key in keys}
+        found = tallies(self.load, self.request_log, [0] * len(self.load.requests), {})
+        keys = [(segment, one) for segment in range(len(self.load.plan.names)) for one in Priority]
+        return {(segment, one): found.get((segment, one.value, 0), Tally()) for segment, one in keys}
 
     def total(self) -> Tally:
         """Return the sum of all tallies."""
@@ -158,97 +144,76 @@ class Result:
 
 
 def tallies(
-    plan: LoadPlan,
+    load: RequestSource,
     request_log: RequestLog,
-    kinds: Sequence[RequestKind],
+    groups: Sequence[int],
     limits_s: Mapping[Priority, float],
     step_s: float = 1.0,
-) -> dict[TallyKey, Tally]:
-    """Sum a request log in two passes over its columns; keys without a request are left out.
+) -> dict[tuple[int, int, int], Tally]:
+    """Sum a request log by segment, priority and group; keys without a request are left out.
 
     A request that is still open is counted as planned only.
 
     Args:
-        plan: the planned requests.
+        load: the planned requests.
         request_log: their results.
-        kinds: by ``LoadPlan.kinds``.
+        groups: by ``LoadPlan.kinds``; requests of different groups get separate tallies.
         limits_s: by priority, the longest response time that counts as timely.
         step_s: resolution of the completion times, in seconds.
     """
-    sums: defaultdict[TallyKey, Tally] = defaultdict(Tally)
-    _count(sums, plan, request_log, kinds)
-    groups = [kind.group for kind in kinds]
+    plan, steps_hz = load.plan, 1.0 / step_s
+    sums: defaultdict[tuple[int, int, int], Tally] = defaultdict(Tally)
     for start in range(0, len(plan), BLOCK):
-        columns = _collect(plan, request_log, groups, slice(start, start + BLOCK), 1.0 / step_s)
-        for key, lists in columns.items():
-            _record(sums[TallyKey(*key)], lists, limits_s.get(Priority(key[1])))
+        for (segment, priority, group, number), indices in _alike(plan, request_log, groups, start):
+            row = sums[segment, priority, group]
+            kinds = Counter(map(plan.kinds.__getitem__, indices))
+            cost = sum(load.requests[kind].cost * count for kind, count in kinds.items())
+            row.planned += len(indices)
+            row.cost_planned += cost
+            if number >= UNSENT:
+                row.unsent += len(indices) * (number == UNSENT)
+                continue
+            result = RequestResult(number)
+            _record(row, request_log, result, indices)
+            if result >= RequestResult.CONNECTION:
+                continue
+            responses_s = [request_log.response_s[index] for index in indices]
+            offsets_s = map(plan.offsets.__getitem__, indices)
+            steps = [int(end_s * steps_hz) for end_s in map(add, offsets_s, responses_s)]
+            row.answers.update(steps)
+            if result.served:
+                row.cost_served += cost
+                limit_s = limits_s.get(Priority(priority), math.inf)
+                row.timely_answers.update(compress(steps, map(limit_s.__ge__, responses_s)))
     return dict(sums)
 
 
-def _count(
-    sums: dict[TallyKey, Tally], plan: LoadPlan, log: RequestLog, kinds: Sequence[RequestKind]
-) -> None:
-    """Count equal combinations in C first: there are far fewer of them than requests."""
-    columns = (plan.segments, plan.priorities, plan.kinds, log.results, log.statuses, log.reasons)
-    combinations = Counter(zip(*columns, strict=True))
-    for (segment, priority, kind, number, status, reason), count in combinations.items():
-        row = sums[TallyKey(segment, priority, kinds[kind].group)]
-        cost = kinds[kind].cost * count
-        row.planned += count
-        row.cost_planned += cost
-        if number >= UNSENT:
-            row.unsent += count * (number == UNSENT)
-            continue
-        result = RequestResult(number)
-        row.results[result] += count
-        if result.served:
-            row.cost_served += cost
-        if result.rejected:
-            row.reasons[log.reason_texts[reason]] += count
-        if status:
-            row.statuses[status] += count
-
-
-# Durations of a block, by `HISTOGRAMS`, and steps of completion of served requests and of all others.
-_Columns = tuple[list[float], list[float], list[float], list[float], list[float], list[int], list[int]]
-
-
-def _collect(
-    plan: LoadPlan, log: RequestLog, groups: Sequence[int], block: slice, steps_hz: float
-) -> dict[tuple[int, int, int], _Columns]:
-    """Collect the durations of a block by segment, priority and group."""
-    found: defaultdict[tuple[int, int, int], _Columns] = defaultdict(lambda: ([], [], [], [], [], [], []))
+def _alike(
+    plan: LoadPlan, log: RequestLog, groups: Sequence[int], start: int
+) -> Iterable[tuple[tuple[int, int, int, int], list[int]]]:
+    """Collect the requests of a block by segment, priority, group and result."""
+    found: defaultdict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    block = slice(start, start + BLOCK)
     in_groups = map(groups.__getitem__, plan.kinds[block])
-    keys = zip(plan.segments[block], plan.priorities[block], in_groups, strict=True)
-    durations = (log.response_s, log.service_s, log.first_byte_s, log.promised_s)
-    columns = (log.results[block], keys, plan.offsets[block], *(column[block] for column in durations))
-    last_served, last_rejected = RequestResult.DEGRADED.value, RequestResult.SHED.value
-    last_answered = RequestResult.SERVER_ERROR.value
-    # This loop runs once per request of a run, so it does as little as possible.
-    for result, key, offset_s, response_s, service_s, first_byte_s, promised_s in zip(*columns, strict=True):
-        if result > last_answered:
-            continue
-        lists = found[key]
-        step = int((offset_s + response_s) * steps_hz)
-        if result <= last_served:
-            lists[0].append(response_s)
-            lists[1].append(service_s)
-            lists[2].append(first_byte_s)
-            lists[5].append(step)
-            continue
-        lists[6].append(step)
-        if result <= last_rejected:
-            lists[3].append(response_s)
-            lists[4].append(promised_s)
-    return found
+    keys = zip(plan.segments[block], plan.priorities[block], in_groups, log.results[block], strict=True)
+    for index, key in enumerate(keys, start):
+        found[key].append(index)
+    return found.items()
 
 
-def _record(row: Tally, lists: _Columns, limit_s: float | None) -> None:
-    """Add the durations and steps of a block to a tally."""
-    for name, durations in zip(HISTOGRAMS, lists[:5], strict=True):
-        getattr(row, name).record_all(durations)
-    served, others = lists[5:]
-    timely = served if limit_s is None else list(compress(served, map(limit_s.__ge__, lists[0])))
-    row.answers.update(served)
-    row.answers.update(others)
-    row.timely_answers.update(timely)
+def _record(row: Tally, log: RequestLog, result: RequestResult, indices: list[int]) -> None:
+    """Add requests with one result to a tally."""
+    row.results[result] += len(indices)
+    row.statuses.update(filter(None, map(log.statuses.__getitem__, indices)))
+    columns: tuple[tuple[Histogram, array[float]], ...] = ()
+    if result.served:
+        columns = (
+            (row.response, log.response_s),
+            (row.service, log.service_s),
+            (row.first_byte, log.first_byte_s),
+        )
+    elif result.rejected:
+        row.reasons.update(log.reason_texts[log.reasons[index]] for index in indices)
+        columns = (row.rejection, log.response_s), (row.promised, log.promised_s)
+    for histogram, durations_s in columns:
+        histogram.record_all([durations_s[index] for index in indices])

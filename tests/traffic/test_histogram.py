@@ -97,10 +97,6 @@ def test_values_are_rounded_down_to_eight_binary_digits(micros: int, edge: int) 
     assert recorded([micros / 1e6 + 1e-9]).pairs() == [(edge, 1)]
 
 
-def test_repr_shows_the_count() -> None:
-    assert repr(recorded([0.5])) == "Histogram(1 recorded, max 0.500000 s)"
-
-
 @given(st.integers(1, 99_999), st.integers(1, 10**7))
 def test_a_rank_is_that_of_the_share_as_it_is_written(thousandths: int, count: int) -> None:
     assert rank(thousandths / 100_000, count) == math.ceil(Fraction(thousandths, 100_000) * count)

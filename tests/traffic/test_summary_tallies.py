@@ -12,11 +12,11 @@ from hypothesis import given
 from autoglm_throttle.traffic import results
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.request_log import OPEN, UNSENT, RequestResult
-from autoglm_throttle.traffic.results import RequestKind, Result, Tally, TallyKey, tallies
+from autoglm_throttle.traffic.results import Result, Tally, tallies
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import REQUESTS, Sent, made, runs
 
-KINDS = [RequestKind(0, 1.5), RequestKind(1, 1.0), RequestKind(0, 0.25)]
+GROUPS, COSTS = [0, 1, 0], [1.5, 1.0, 0.25]  # By kind
 LIMITS_S = {Priority.HIGH: 1.0, Priority.MID: 5.0}
 
 
@@ -52,14 +52,14 @@ def enter(row: Tally, result: Result, index: int, limit_s: float, cost: float) -
         known(row.promised, sheet.promised_s[index])
 
 
-def slowly(result: Result) -> dict[TallyKey, Tally]:
-    found: defaultdict[TallyKey, Tally] = defaultdict(Tally)
+def slowly(result: Result) -> dict[tuple[int, int, int], Tally]:
+    found: defaultdict[tuple[int, int, int], Tally] = defaultdict(Tally)
     plan = result.load.plan
     for index in range(len(plan)):
-        kind = KINDS[plan.kinds[index]]
-        key = TallyKey(plan.segments[index], plan.priorities[index], kind.group)
-        limit_s = LIMITS_S.get(Priority(key.priority), math.inf)
-        enter(found[key], result, index, limit_s, kind.cost)
+        kind = plan.kinds[index]
+        key = plan.segments[index], plan.priorities[index], GROUPS[kind]
+        limit_s = LIMITS_S.get(Priority(plan.priorities[index]), math.inf)
+        enter(found[key], result, index, limit_s, COSTS[kind])
     return found
 
 
@@ -76,7 +76,7 @@ def plainly(row: Tally) -> dict[str, object]:
 
 @given(runs)
 def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
-    quickly = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S, 0.25)
+    quickly = tallies(result.load, result.request_log, GROUPS, LIMITS_S, 0.25)
     assert {key: plainly(row) for key, row in quickly.items()} == {
         key: plainly(row) for key, row in slowly(result).items()
     }
@@ -84,10 +84,10 @@ def test_adding_up_by_columns_is_adding_up_one_by_one(result: Result) -> None:
 
 @given(runs)
 def test_adding_up_in_blocks_is_adding_up_at_once(result: Result) -> None:
-    at_once = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
+    at_once = tallies(result.load, result.request_log, GROUPS, LIMITS_S)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results, "BLOCK", 3)
-        in_blocks = tallies(result.load.plan, result.request_log, KINDS, LIMITS_S)
+        in_blocks = tallies(result.load, result.request_log, GROUPS, LIMITS_S)
     assert {key: plainly(row) for key, row in in_blocks.items()} == {
         key: plainly(row) for key, row in at_once.items()
     }
@@ -125,11 +125,11 @@ def test_an_empty_plan_has_empty_rows() -> None:
 @pytest.mark.parametrize(("response_s", "timely"), [(1.0, 1), (1.001, 0)])
 def test_an_answer_at_the_limit_is_in_time(response_s: float, timely: int) -> None:
     result = made([Sent(response_s=response_s, priority=Priority.HIGH)])
-    (row,) = tallies(result.load.plan, result.request_log, [RequestKind()], LIMITS_S).values()
+    (row,) = tallies(result.load, result.request_log, [0], LIMITS_S).values()
     assert row.timely == timely
 
 
 def test_the_kinds_of_these_tests_are_those_of_their_requests() -> None:
-    assert [kind.cost for kind in KINDS] == [request.cost for request in REQUESTS]
-    assert KINDS[0].group == KINDS[2].group
+    assert [request.cost for request in REQUESTS] == COSTS
+    assert GROUPS[0] == GROUPS[2]
     assert REQUESTS[0].label == REQUESTS[2].label

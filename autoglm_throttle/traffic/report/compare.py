@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, TypedDict
+from typing import Any, Literal, get_args
 
-from autoglm_throttle.traffic.report.objectives import Unit, metric
+from autoglm_throttle.traffic.report.objectives import metric
 from autoglm_throttle.traffic.report.schema import Document, TallyDocument
 from autoglm_throttle.traffic.report.text_report import NO_DATA, printable, quantity, table
 
@@ -18,32 +18,17 @@ METRICS = {  # Compared numbers, and their names in objectives
 }
 
 LoadKey = Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s"]
-# Keys of `load` that must be equal for two runs to have the same load and the same measure of goodput.
-LOAD: tuple[LoadKey, ...] = ("shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s")
+# Parts of `load` that must be equal for two runs to have the same load and the same measure of goodput.
+LOAD: tuple[LoadKey, ...] = get_args(LoadKey)
 
 
-class ComparisonRow(TypedDict):
-    """One number in both reports."""
+def comparison(a: Document, b: Document) -> dict[str, Any]:
+    """Compare all common numbers: in total, by priority and, for equal shapes, by segment.
 
-    segment: str  # `all` or a segment
-    priority: str  # `all` or a priority
-    metric: str
-    unit: Unit
-    a: float | None
-    b: float | None
-    ratio: float | None  # b by a; None where one is missing or a is 0
-
-
-class Comparison(TypedDict):
-    """Two reports side by side."""
-
-    titles: list[str]
-    caveats: list[str]  # reasons why the numbers may not be comparable; empty if they are
-    rows: list[ComparisonRow]
-
-
-def comparison(a: Document, b: Document) -> Comparison:
-    """Compare all common numbers: in total, by priority and, for equal shapes, by segment."""
+    Returns:
+        Ready for JSON: ``titles``, ``caveats`` (reasons why the numbers may not be comparable) and ``rows``
+        with the numbers ``a`` and ``b``, and ``ratio``, b by a; None where one is missing or a is 0.
+    """
     return {
         "titles": [a["title"], b["title"]],
         "caveats": _caveats(a, b),
@@ -88,7 +73,7 @@ def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, TallyDocument, 
             yield f"{number} ({mine['name']})", "all", mine["tally"], theirs["tally"]
 
 
-def _comparison_rows(a: Document, b: Document) -> Iterator[ComparisonRow]:
+def _comparison_rows(a: Document, b: Document) -> Iterator[dict[str, Any]]:
     for segment, priority, mine, theirs in _pairs(a, b):
         for name, objective in METRICS.items():
             unit, measure = metric(objective)

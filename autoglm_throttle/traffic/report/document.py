@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import LoadPlan
@@ -27,7 +27,7 @@ from autoglm_throttle.traffic.report.seconds import seconds
 from autoglm_throttle.traffic.report.tally import tally, times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
 from autoglm_throttle.traffic.request_log import UNSENT
-from autoglm_throttle.traffic.results import RequestKind, Result, Tally, TallyKey, tallies
+from autoglm_throttle.traffic.results import Result, Tally, tallies
 from autoglm_throttle.types import Priority
 
 # Latency limits for goodput, seconds by priority. 500 ms is the bound of the headline experiment; 2 s is the
@@ -46,10 +46,9 @@ RATE_STEPS = 200  # Time steps per shortest segment: the rate of a slow service 
 class ReplayInfo:
     """Results that only a replay has."""
 
-    comparison: dict[str, object] | None = None
-    """Comparison of the recording with its replay; None: there is none."""
+    comparison: dict[str, object] | None = None  # Of the recording with its replay
+    # Results of further objectives, such as the similarity to the recording.
     objectives: tuple[ObjectiveResult, ...] = ()
-    """Results of further objectives, such as the similarity to the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +56,15 @@ class RunInfo:
     """Title, load parameters and objectives of a run."""
 
     title: str
-    shape: str  # shape of the load, as the user wrote it
+    shape: str  # As the user wrote it
     arrivals: str = "uniform"
     seed: int = 0
-    mix: Mapping[Priority, float] = field(default_factory=dict)
-    """Percent by priority; a missing priority has none."""
+    mix: Mapping[Priority, float] = field(default_factory=dict)  # Percent; a missing priority has none
+    # Latency limits for goodput; without a limit all served requests of a priority are goodput.
     limits_s: Mapping[Priority, float] = field(default_factory=lambda: LIMITS_S)
-    """Latency limits for goodput; without a limit all served requests of a priority are goodput."""
     objectives: Objectives = field(default_factory=Objectives)
     about: About = field(default_factory=About)
-    caveats: tuple[str, ...] = ()
-    """Further reasons why the run is not valid, such as a failed control; one sentence each."""
+    caveats: tuple[str, ...] = ()  # Further reasons why the run is not valid; one sentence each
     replay: ReplayInfo = field(default_factory=ReplayInfo)
 
 
@@ -82,12 +79,12 @@ def make(result: Result, run_info: RunInfo) -> Document:
     plan, log = result.load.plan, result.request_log
     if not log.balanced:
         raise RuntimeError("the request log has open requests: the run is not over")
-    labels, kinds = _kinds(result)
+    labels, groups = _labels(result)
     sent_s = _sent_s(result)
     step_s = _step_s(plan, sent_s)
-    cells = _Cells(tallies(plan, log, kinds, run_info.limits_s, step_s), step_s)
-    segments = [_segment(number, plan, cells, sent_s) for number in range(len(plan.names))]
-    totals, priorities = cells.tally(sent_s), cells.priorities(sent_s)
+    cell = partial(_cell, tallies(result.load, log, groups, run_info.limits_s, step_s), step_s)
+    segments = [_segment(number, plan, cell, sent_s) for number in range(len(plan.names))]
+    totals, priorities = cell(sent_s), _priorities(cell, sent_s)
     generator = _generator(result)
     return {
         "schema": SCHEMA,
@@ -104,7 +101,7 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "totals": totals,
         "priorities": priorities,
         "segments": segments,
-        "requests": [{"label": one, "tally": cells.tally(sent_s, group=n)} for n, one in enumerate(labels)],
+        "requests": [{"label": one, "tally": cell(sent_s, group=n)} for n, one in enumerate(labels)],
         "seconds": seconds(plan, log),
         "watched": [_finite(sample) for sample in result.watched],
         "generator": generator,
@@ -112,24 +109,32 @@ def make(result: Result, run_info: RunInfo) -> Document:
     }
 
 
-class _Cells(NamedTuple):
-    """Tallies of a run by segment, priority and kind of request, and the time step of their answers."""
+def _cell(
+    rows: Mapping[tuple[int, int, int], Tally],
+    step_s: float,
+    length_s: float,
+    segment: int | None = None,
+    priority: int | None = None,
+    group: int | None = None,
+) -> TallyDocument:
+    """Sum the rows with the wanted segment, priority and group; default: all."""
+    wanted = segment, priority, group
+    chosen = (
+        row
+        for key, row in rows.items()
+        if all(one in (None, part) for one, part in zip(wanted, key, strict=True))
+    )
+    return tally(Tally.of(chosen), length_s, step_s)
 
-    rows: Mapping[TallyKey, Tally]
-    step_s: float
 
-    def tally(self, length_s: float, **wanted: int) -> TallyDocument:
-        """Sum the rows with the wanted segment, priority and group; default: all."""
-        rows = (row for key, row in self.rows.items() if wanted.items() <= key._asdict().items())
-        return tally(Tally.of(rows), length_s, self.step_s)
-
-    def priorities(self, length_s: float, **wanted: int) -> dict[str, TallyDocument]:
-        """Sum the rows of each priority."""
-        return {one.label: self.tally(length_s, priority=one.value, **wanted) for one in Priority}
+def _priorities(
+    cell: Callable[..., TallyDocument], length_s: float, segment: int | None = None
+) -> dict[str, TallyDocument]:
+    return {one.label: cell(length_s, segment, one.value) for one in Priority}
 
 
-def _kinds(result: Result) -> tuple[list[str], list[RequestKind]]:
-    """Return the labels in order of their first kind, and each kind's label index and cost."""
+def _labels(result: Result) -> tuple[list[str], list[int]]:
+    """Return the labels in order of their first kind, and the label of each kind."""
     requests = result.load.requests
     counts: Counter[str] = Counter({request.label: 0 for request in requests})
     for kind, count in Counter(result.load.plan.kinds).items():
@@ -137,11 +142,9 @@ def _kinds(result: Result) -> tuple[list[str], list[RequestKind]]:
     # Any label of a few requests is listed, in use or not.
     shown = {label for label, _ in counts.most_common(MAX_LABELS if len(requests) > MAX_LABELS else None)}
     numbers: dict[str, int] = {}
-    kinds = []
-    for request in requests:
-        label = request.label if request.label in shown else OTHER_LABEL
-        kinds.append(RequestKind(numbers.setdefault(label, len(numbers)), request.cost))
-    return list(numbers), kinds
+    labels = (request.label if request.label in shown else OTHER_LABEL for request in requests)
+    groups = [numbers.setdefault(label, len(numbers)) for label in labels]
+    return list(numbers), groups
 
 
 def _sent_s(result: Result) -> float:
@@ -161,12 +164,16 @@ def _step_s(plan: LoadPlan, sent_s: float) -> float:
     return min((length_s for length_s in lengths_s if length_s > TIME_RESOLUTION_S), default=1.0) / RATE_STEPS
 
 
-def _segment(number: int, plan: LoadPlan, cells: _Cells, sent_s: float) -> SegmentPart:
+def _segment(number: int, plan: LoadPlan, cell: Callable[..., TallyDocument], sent_s: float) -> SegmentPart:
     start_s, end_s = (0.0, *plan.ends_s)[number : number + 2]
     length_s = min(end_s, sent_s) - start_s
-    whole, priorities = cells.tally(length_s, segment=number), cells.priorities(length_s, segment=number)
-    name = plan.names[number]
-    return {"name": name, "start_s": start_s, "end_s": end_s, "tally": whole, "priorities": priorities}
+    return {
+        "name": plan.names[number],
+        "start_s": start_s,
+        "end_s": end_s,
+        "tally": cell(length_s, number),
+        "priorities": _priorities(cell, length_s, number),
+    }
 
 
 def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -> LoadPart:
@@ -187,15 +194,14 @@ def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -
 
 
 def _generator(result: Result) -> GeneratorPart:
-    effort = result.run_cost
-    lag = Histogram()
+    cost, lag = result.run_cost, Histogram()
     lag.record_all(result.request_log.lag_s)
     return {
         "lag": times(lag),
-        "cpu_share": effort.cpu_share,
-        "overrun_s": effort.overrun_s,
-        "resent": effort.resent,
-        "connections": effort.connections,
+        "cpu_share": cost.cpu_share,
+        "overrun_s": cost.overrun_s,
+        "resent": cost.resent,
+        "connections": cost.connections,
     }
 
 

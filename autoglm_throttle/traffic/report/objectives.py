@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from operator import ge, gt, le, lt
-from typing import Literal
+from typing import Literal, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.report.schema import ObjectiveResult, SegmentPart, TallyDocument, Times
+from autoglm_throttle.traffic.report.schema import ObjectiveResult, SegmentPart, TallyDocument
 from autoglm_throttle.traffic.report.tally import percentile
 from autoglm_throttle.types import Priority
 
 Unit = Literal["s", "ratio", "rps"]
 Measure = Callable[[TallyDocument], float | None]
+DurationsKey = Literal["response", "service", "first_byte", "rejection"]
 
 # Metrics other than durations: unit, and the function that reads it from a tally.
 METRICS: Mapping[str, tuple[Unit, Measure]] = {
@@ -27,13 +28,6 @@ METRICS: Mapping[str, tuple[Unit, Measure]] = {
     "goodput": ("ratio", lambda tally: tally["goodput"]["ratio"]),
     "goodput.rps": ("rps", lambda tally: tally["goodput"]["rps"]),
     "rps": ("rps", lambda tally: tally["rps"]),
-}
-
-DURATIONS: Mapping[str, Callable[[TallyDocument], Times]] = {  # Prefixes of ``mean``, ``max`` and ``p99``
-    "": lambda tally: tally["response"],
-    "service.": lambda tally: tally["service"],
-    "first_byte.": lambda tally: tally["first_byte"],
-    "rejection.": lambda tally: tally["rejection"],
 }
 
 UNITS: Mapping[Unit, Mapping[str, float]] = {  # Accepted suffixes of each unit, and their factors
@@ -144,12 +138,11 @@ class Objectives:
         """Evaluate each objective; for a repeated segment, once for each occurrence."""
         results = []
         for term in self.terms:
-            places: list[tuple[TallyDocument, Mapping[str, TallyDocument]]] = [(totals, priorities)]
+            places = [(totals, priorities)]
             if term.segment is not None:
-                parts = [
-                    part for number, part in enumerate(segments) if term.applies_to(number, part["name"])
-                ]
-                places = [(part["tally"], part["priorities"]) for part in parts]
+                numbered = enumerate(segments)
+                chosen = [part for number, part in numbered if term.applies_to(number, part["name"])]
+                places = [(part["tally"], part["priorities"]) for part in chosen]
             label = None if term.priority is None else term.priority.label
             found = [whole if label is None else by_priority[label] for whole, by_priority in places]
             results += [term.evaluate(tally) for tally in found or (None,)]
@@ -169,12 +162,11 @@ def metric(name: str, text: str = "") -> tuple[Unit, Measure]:
     share = float(Decimal(found[3] or 50) / 100) if found else 0.0
     if found is None or not share:
         raise TrafficError(f"unknown metric {name!r} in {text!r}: {GRAMMAR}")
-    take = DURATIONS[found[1]]
-    if found[2] == "mean":
-        return "s", lambda tally: take(tally)["mean_s"]
-    if found[2] == "max":
-        return "s", lambda tally: take(tally)["max_s"]
-    return "s", lambda tally: percentile(take(tally), share)
+    durations = cast("DurationsKey", found[1].rstrip(".") or "response")
+    if found[2] in ("mean", "max"):
+        key = cast("Literal['mean_s', 'max_s']", f"{found[2]}_s")
+        return "s", lambda tally: tally[durations][key]
+    return "s", lambda tally: percentile(tally[durations], share)
 
 
 def _bound(unit: Unit, number: str, suffix: str, text: str) -> float:

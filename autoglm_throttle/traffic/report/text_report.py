@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, TallyDocument
+from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, LoadPart, TallyDocument
 from autoglm_throttle.traffic.request_log import RequestResult
 
 NO_DATA = "-"  # Shown in place of missing data
@@ -85,7 +85,7 @@ def lines(document: Document) -> list[str]:
             for one in verdict["objectives"]
         ),
         "",
-        _load(document),
+        _load(document["load"]),
         *table(_rows(document)),
         "",
         f"goodput: served within {limits}" if limits else "goodput: everything served",
@@ -95,18 +95,17 @@ def lines(document: Document) -> list[str]:
     return [printable(line) for line in text]
 
 
-def _load(document: Document) -> str:
-    load = document["load"]
-    mix = ", ".join(f"{name} {percent:g} %" for name, percent in load["mix"].items() if percent)
-    parts = (
-        load["shape"],
-        f"{load['arrivals']} arrivals",
-        f"{load['loop']} loop",
-        f"seed {load['seed']}",
-        f"{load['planned']} request{'s' * (load['planned'] != 1)} in {load['duration_s']:g} s",
-        mix,
+def _load(load: LoadPart) -> str:
+    return ", ".join(
+        (
+            load["shape"],
+            f"{load['arrivals']} arrivals",
+            f"{load['loop']} loop",
+            f"seed {load['seed']}",
+            f"{load['planned']} request{'s' * (load['planned'] != 1)} in {load['duration_s']:g} s",
+            *(f"{name} {percent:g} %" for name, percent in load["mix"].items() if percent),
+        )
     )
-    return ", ".join(part for part in parts if part)
 
 
 def _rows(document: Document) -> list[tuple[str, ...]]:
@@ -137,25 +136,28 @@ def _row(segment: str, priority: str, tally: TallyDocument) -> tuple[str, ...]:
 
 
 def _details(totals: TallyDocument) -> list[str]:
-    classes, service, first = totals["classes"], totals["service"], totals["first_byte"]
-    errors = [(one.label, classes[one.label]) for one in RequestResult if one.failed and classes[one.label]]
-    reasons = [(reason or "no reason given", count) for reason, count in totals["reasons"].items()]
-    found: Iterable[tuple[str, Iterable[tuple[str, int]]]] = (
-        ("statuses", totals["statuses"].items()),
-        ("rejected for", reasons),
-        ("errors", errors),
-    )
+    classes = totals["classes"]
+    found = {
+        "statuses": totals["statuses"],
+        "rejected for": {reason or "no reason given": count for reason, count in totals["reasons"].items()},
+        "errors": {
+            one.label: classes[one.label] for one in RequestResult if one.failed and classes[one.label]
+        },
+    }
     details = [
-        f"{name}: {', '.join(f'{label} {count}' for label, count in counts)}"
-        for name, counts in found
+        f"{name}: {', '.join(f'{label} {count}' for label, count in counts.items())}"
+        for name, counts in found.items()
         if counts
     ]
-    for name, times in (
-        ("service time (from the write)", service),
-        ("first byte (from the intended start)", first),
-    ):
-        if times["count"]:
-            details.append(f"{name}: p50 {duration(times['p50_s'])}, p99 {duration(times['p99_s'])}")
+    durations = {
+        "service time (from the write)": totals["service"],
+        "first byte (from the intended start)": totals["first_byte"],
+    }
+    details += [
+        f"{name}: p50 {duration(times['p50_s'])}, p99 {duration(times['p99_s'])}"
+        for name, times in durations.items()
+        if times["count"]
+    ]
     if totals["unsent"]:
         details.append(f"left out because the run was stopped: {totals['unsent']}")
     return details
@@ -191,35 +193,30 @@ class ProgressLine:
         if outcome <= RequestResult.DEGRADED:
             self._recent_s.append(response_s)
 
-    def line(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None = None) -> str:
+    def line(self, elapsed_s: float, launched: int, in_flight: int) -> str:
         """Return the text to write now, including control characters; empty when no update is due.
 
-        Times count from the first intended start; ``lag_s`` is the delay of the last launch, None if unknown.
+        The time counts from the first intended start.
         """
         if elapsed_s < self._due_s:
             return ""
         # Missed updates are skipped, not caught up.
         self._due_s += self._every_s * (1 + (elapsed_s - self._due_s) // self._every_s)
-        text = self._text(elapsed_s, launched, in_flight, lag_s)
+        outcomes, length_s, recent = self._outcomes, self._duration_s, Histogram()
+        recent.record_all(self._recent_s)
         self._recent_s.clear()
+        p50_s, p99_s = recent.percentiles((0.5, 0.99))
+        over = elapsed_s > length_s
+        text = (
+            f"{elapsed_s:.0f}{' s, all sent' if over else f'/{length_s:.0f} s'}"
+            f"  sent {launched}{self._planned}"
+            f"  done {sum(outcomes[: RequestResult.CONNECTION])}  in flight {in_flight}"
+            f"  p50 {duration(p50_s)}  p99 {duration(p99_s)}"
+            f"  429 {outcomes[RequestResult.LIMITED]}  503 {outcomes[RequestResult.SHED]}"
+            f"  errors {sum(outcomes[RequestResult.CLIENT_ERROR :])}"
+        )
         return f"{_RETURN}{text[: self._width - 1]}{_CLEAR}" if self._terminal else f"{text}\n"
 
     def close(self) -> str:
         """Return the text that clears the progress line, so that further output starts on an empty line."""
         return f"{_RETURN}{_CLEAR}" if self._terminal else ""
-
-    def _text(self, elapsed_s: float, launched: int, in_flight: int, lag_s: float | None) -> str:
-        outcomes, length_s = self._outcomes, self._duration_s
-        recent = Histogram()
-        recent.record_all(self._recent_s)
-        p50_s, p99_s = recent.percentiles((0.5, 0.99))
-        over = elapsed_s > length_s
-        when = f"{elapsed_s:.0f} s, all sent" if over else f"{elapsed_s:.0f}/{length_s:.0f} s"
-        late = "" if lag_s is None else f"  lag {duration(lag_s)}"
-        return (
-            f"{when}  sent {launched}{self._planned}"
-            f"  done {sum(outcomes[: RequestResult.CONNECTION])}  in flight {in_flight}"
-            f"  p50 {duration(p50_s)}  p99 {duration(p99_s)}"
-            f"  429 {outcomes[RequestResult.LIMITED]}  503 {outcomes[RequestResult.SHED]}"
-            f"  errors {sum(outcomes[RequestResult.CLIENT_ERROR :])}{late}"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from autoglm_throttle.traffic.report.schema import (
     GeneratorPart,
@@ -49,26 +50,17 @@ OTHER_ACTION = "see the log of the service"
 
 def caveats(generator: GeneratorPart, duration_s: float) -> list[str]:
     """List the reasons why a run with a plan of ``duration_s`` is not valid, each with a remedy."""
-    reasons: list[str] = []
-    lag_s = _lag_s(generator["lag"])
-    if lag_s > LAG_P99_S:
-        reasons.append(
-            f"requests were sent late (lag p99 {lag_s * 1e3:.1f} ms, allowed {LAG_P99_S * 1e3:.0f} ms):"
-            " free a core for the generator or lower the rate"
-        )
-    allowed_s = max(OVERRUN * duration_s, OVERRUN_S)
-    if generator["overrun_s"] > allowed_s:
-        reasons.append(
-            f"sending ran over by {generator['overrun_s']:.2f} s of {duration_s:g} s (allowed"
-            f" {allowed_s:.2g} s): lower the rate"
-        )
-    share = generator["cpu_share"]
-    if share is not None and share > CPU_SHARE:
-        reasons.append(
-            f"the generator used {share:.0%} of a core (allowed {CPU_SHARE:.0%}):"
-            " lower the rate, or use plain http or smaller answers"
-        )
-    return reasons
+    lag_s, overrun_s = _lag_s(generator["lag"]), generator["overrun_s"]
+    allowed_s, share = max(OVERRUN * duration_s, OVERRUN_S), generator["cpu_share"] or 0.0
+    checks = {
+        f"requests were sent late (lag p99 {lag_s * 1e3:.1f} ms, allowed {LAG_P99_S * 1e3:.0f} ms):"
+        " free a core for the generator or lower the rate": lag_s > LAG_P99_S,
+        f"sending ran over by {overrun_s:.2f} s of {duration_s:g} s (allowed {allowed_s:.2g} s):"
+        " lower the rate": overrun_s > allowed_s,
+        f"the generator used {share:.0%} of a core (allowed {CPU_SHARE:.0%}):"
+        " lower the rate, or use plain http or smaller answers": share > CPU_SHARE,
+    }
+    return [reason for reason, applies in checks.items() if applies]
 
 
 def _lag_s(lag: Times) -> float:
@@ -103,15 +95,9 @@ def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> st
 
 def _unanswered_at_end(outcomes: Sequence[int]) -> int:
     """Count requests without an answer at the end of a run; 0 unless a connection failed among them."""
-    unanswered, broken = 0, False
-    for outcome in reversed(outcomes):
-        if outcome == UNSENT:
-            continue
-        if outcome not in UNANSWERED:
-            break
-        unanswered += 1
-        broken = broken or outcome == RequestResult.CONNECTION
-    return unanswered if broken else 0
+    sent = (outcome for outcome in reversed(outcomes) if outcome != UNSENT)
+    unanswered = list(takewhile(UNANSWERED.__contains__, sent))
+    return len(unanswered) if RequestResult.CONNECTION in unanswered else 0
 
 
 def verdict(
@@ -121,17 +107,16 @@ def verdict(
 
     An interrupted run is reported as such, whether valid or not. An invalid run neither passes nor fails.
     """
-    more = f"; {failure}" if failure else ""
     failed = [one["term"] for one in objectives if not one["holds"]]
     if aborted:
         status, text = INTERRUPTED, "interrupted: the report covers the requests sent until then"
     elif reasons:
-        status, text = NOT_VALID, f"not valid: {failure}{'; ' * bool(failure)}{reasons[0]}"
+        status, text = NOT_VALID, f"not valid: {'; '.join(filter(None, (failure, reasons[0])))}"
     elif failed:
-        status, text = FAILED, f"failed: {', '.join(failed)}{more}"
+        status, text = FAILED, "; ".join(filter(None, (f"failed: {', '.join(failed)}", failure)))
     elif objectives:
         text = "all objectives hold" if len(objectives) > 1 else "the objective holds"
-        status, text = PASSED, text + more
+        status, text = PASSED, "; ".join(filter(None, (text, failure)))
     elif failure:
         status, text = FAILED, f"failed: {failure}"
     else:
