@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     settings = load(args)
     as_document = args.format == "json"
     if args.path is None:
-        rows = _rows(settings, changed=args.changed)
+        left_out = SettingSource.DEFAULT if args.changed else None
+        rows = [row for name, row in settings_table().items() if settings.source_of(name) is not left_out]
         write_json(_document(settings, rows)) if as_document else write(_text(settings, rows))
         return EXIT_OK
     details = request_policy(settings, args.path, args.method.upper(), _app(args.app))
@@ -122,12 +123,6 @@ def _app(spec: str | None) -> object:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError([Problem("--app", f"cannot be imported: {error}")]) from None
     return target
-
-
-def _rows(settings: Settings, *, changed: bool) -> list[Setting]:
-    """Return the settings to show: all, or those that have another source than their default."""
-    left_out = SettingSource.DEFAULT if changed else None
-    return [known for name, known in settings_table().items() if settings.source_of(name) is not left_out]
 
 
 def _text(settings: Settings, rows: Sequence[Setting]) -> str:

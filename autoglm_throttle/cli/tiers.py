@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from autoglm_throttle.cli.output import EXIT_OK, add_sources, load, table, write, write_json
 from autoglm_throttle.settings import Settings, user_limits_text
 from autoglm_throttle.settings.advice import uses_pressure
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.types import Policy, Priority
+
+T = TypeVar("T")
 
 add_arguments = add_sources
 
@@ -49,12 +52,15 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _rates(settings: Settings, factor: float, workers: int = 1) -> list[float]:
-    return [round(rate * factor / workers, 3) for rate in settings.rates.rates_rps]
+def _by_priority(values: Iterable[T]) -> dict[str, T]:
+    return {priority.label: value for priority, value in zip(Priority, values, strict=True)}
+
+
+def _rates(settings: Settings, factor: float, workers: int = 1) -> dict[str, float]:
+    return _by_priority(round(rate * factor / workers, 3) for rate in settings.rates.rates_rps)
 
 
 def _document(settings: Settings) -> dict[str, object]:
-    limits = zip(Priority, settings.users.by_priority, strict=True)
     return {
         "policy": settings.control.policy.value,
         "signal": settings.control.signal.value,
@@ -63,17 +69,13 @@ def _document(settings: Settings) -> dict[str, object]:
         "bands": [
             {
                 **asdict(band),
-                "rate_rps": _by_priority(_rates(settings, band.factor)),
-                "rate_per_worker_rps": _by_priority(_rates(settings, band.factor, settings.rates.workers)),
+                "rate_rps": _rates(settings, band.factor),
+                "rate_per_worker_rps": _rates(settings, band.factor, settings.rates.workers),
             }
             for band in bands(settings)
         ],
-        "user_limits": {priority.label: user_limits_text(own) or None for priority, own in limits},
+        "user_limits": _by_priority(user_limits_text(own) or None for own in settings.users.by_priority),
     }
-
-
-def _by_priority(rates: list[float]) -> dict[str, float]:
-    return {priority.label: rate for priority, rate in zip(Priority, rates, strict=True)}
 
 
 def _paragraphs(settings: Settings) -> Iterator[str]:
@@ -87,7 +89,10 @@ def _paragraphs(settings: Settings) -> Iterator[str]:
         yield f"In flight at most {most} requests in each worker, in addition to all other limits."
     if settings.control.dry_run:
         yield "DRY_RUN: decisions are only counted, no request is rejected."
-    yield f"Limit of one user, independent of the GPU: {_user_limits(settings)}"
+    limits = _by_priority(user_limits_text(own) or "off" for own in settings.users.by_priority)
+    is_same = len(set(limits.values())) == 1
+    text = limits["mid"] if is_same else ", ".join(map(" ".join, limits.items()))
+    yield f"Limit of one user, independent of the GPU: {text}"
 
 
 def _policy_text(settings: Settings) -> str:
@@ -135,18 +140,10 @@ def _samples(settings: Settings) -> str:
     )
 
 
-def _user_limits(settings: Settings) -> str:
-    texts = [user_limits_text(limits) or "off" for limits in settings.users.by_priority]
-    if len(set(texts)) == 1:
-        return texts[0]
-    return ", ".join(f"{priority.label} {text}" for priority, text in zip(Priority, texts, strict=True))
-
-
 def _table(settings: Settings, title: str, workers: int) -> str:
     signal = "pressure" if uses_pressure(settings) else "GPU utilization"
-    heading = [signal, "factor", *(priority.label for priority in Priority)]
-    rows = [
-        [str(band), plain(band.factor), *map(plain, _rates(settings, band.factor, workers))]
-        for band in bands(settings)
-    ]
-    return f"{title}\n{table([heading, *rows], right=frozenset({1, 2, 3, 4}))}"
+    rows = [[signal, "factor", *(priority.label for priority in Priority)]]
+    for band in bands(settings):
+        rates = _rates(settings, band.factor, workers).values()
+        rows.append([str(band), plain(band.factor), *map(plain, rates)])
+    return f"{title}\n{table(rows, right=frozenset({1, 2, 3, 4}))}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from autoglm_throttle import types as t
 from autoglm_throttle.settings.checks import breaker_of
 from autoglm_throttle.settings.groups import settings_table
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -14,16 +15,7 @@ from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.settings.problems import Problem, quoted_key
 from autoglm_throttle.settings.route_policy import earlier_matches
 from autoglm_throttle.settings.sources import SettingSource
-from autoglm_throttle.types import (
-    BreakerMode,
-    Policy,
-    Signal,
-    SlotUse,
-    StoreFailureMode,
-    TooManyRequestsMode,
-    TripRule,
-    WebSocketMode,
-)
+from autoglm_throttle.types import Policy, Signal, SlotUse, StoreFailureMode, TripRule
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.policies import GuardPolicy
@@ -82,9 +74,7 @@ _Advice = tuple[str, str, str]  # setting, message, hint
 def collect_advice(settings: Settings) -> list[Problem]:
     """Collect all advice, as ``autoglm-throttle check`` prints it."""
     return [
-        *_problems(_rate_advice(settings)),
-        *_problems(_caller_advice(settings)),
-        *_problems(_gpu_advice(settings)),
+        *_problems([*_rate_advice(settings), *_caller_advice(settings), *_gpu_advice(settings)]),
         *startup_advice(settings),
         *_problems(_unused_settings(settings)),
         *_guard_advice(settings),
@@ -97,12 +87,11 @@ def startup_advice(settings: Settings) -> list[Problem]:
     """Collect the advice that a throttle logs when it starts: settings that are hardly ever intended."""
     if settings.store.redis_url is None:
         return []
-    own = [plan.user_limit for plan in settings.plans.values()]
-    own += [route.user_limit for route in settings.routes]
-    limited = any(settings.users.by_priority) or any(own)
-    used = limited or settings.fleet.fleet or settings.fleet.fleet_gpu or settings.shared_breakers.shared
+    limited = [*settings.users.by_priority, *(policy.user_limit for policy in settings.routes)]
+    limited += [plan.user_limit for plan in settings.plans.values()]
+    used = settings.fleet.fleet or settings.fleet.fleet_gpu or settings.shared_breakers.shared
     advice = []
-    if not used:
+    if not (used or any(limited)):
         message = "is set but unused: there is no user limit, no FLEET, no FLEET_GPU and no BREAKER_SHARED"
         advice.append(("redis_url", message, "set USER_LIMIT, for example 100/minute;5/second"))
     if settings.callers.key_secret is None:
@@ -133,7 +122,7 @@ def _rate_advice(settings: Settings) -> Iterator[_Advice]:
     if policy in WITH_LIMIT and _is_default(settings, "slo_s"):
         message = "is not set: the target time for a complete response is learned, at least 2 s"
         yield "slo_s", message, "set the time that your callers accept"
-    if limit.websockets is WebSocketMode.SLOT and policy not in WITH_LIMIT and not limit.inflight_max:
+    if limit.websockets is t.WebSocketMode.SLOT and policy not in WITH_LIMIT and not limit.inflight_max:
         message = f"is slot, but with POLICY={policy} nothing limits requests in flight"
         yield "websockets", message, "set INFLIGHT_MAX, or POLICY=adaptive or concurrency"
     if settings.degradation.static_at == 1:
@@ -213,33 +202,36 @@ def _opens_by(*trips: TripRule) -> tuple[_Condition, str]:
     return lambda values: not values.trip.isdisjoint(trips), f"{' or '.join(trips)} in {{trip}}"
 
 
+def _has_time(values: BreakerSettings) -> bool:
+    return values.slow_call_s is not None or values.first_item_s is not None
+
+
+def _prolongs(values: BreakerSettings) -> bool:
+    return values.backoff > 1 or values.on_429 is t.TooManyRequestsMode.OPEN
+
+
 # Key -> whether another value makes it effective, and the condition in words.
-USED_IF: Final[Mapping[str, tuple[_Condition, str]]] = {
-    **dict.fromkeys(("failures", "failure_window_s"), _opens_by(TripRule.CONSECUTIVE)),
-    **dict.fromkeys(
-        ("window", "window_s", "min_calls"), _opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE)
-    ),
-    "failure_rate": _opens_by(TripRule.FAILURE_RATE),
-    "slow_rate": _opens_by(TripRule.SLOW_RATE),
-    "slow_is": (
-        lambda values: values.slow_call_s is not None or values.first_item_s is not None,
-        "{slow_call_s} or {first_item_s}",
-    ),
-    "ramp_step_s": (lambda values: bool(values.ramp), "{ramp}"),
-    "open_max_s": (
-        lambda values: values.backoff > 1 or values.on_429 is TooManyRequestsMode.OPEN,
-        "{backoff} above 1",
-    ),
-}
+USED_IF: Final = _by_name(
+    {
+        "failures failure_window_s": _opens_by(TripRule.CONSECUTIVE),
+        "window window_s min_calls": _opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE),
+        "failure_rate": _opens_by(TripRule.FAILURE_RATE),
+        "slow_rate": _opens_by(TripRule.SLOW_RATE),
+        "slow_is": (_has_time, "{slow_call_s} or {first_item_s}"),
+        "ramp_step_s": (lambda values: bool(values.ramp), "{ramp}"),
+        "open_max_s": (_prolongs, "{backoff} above 1"),
+    }
+)
 
 
 def _odd_values(values: BreakerSettings) -> Iterator[_Advice]:
     """Yield keys (the advice stands under the first that was written), message and hint."""
-    if values.mode is BreakerMode.METRICS_ONLY:
-        message = "is metrics_only: no call is rejected, rejections are only counted"
-        yield "mode", message, "enforce is the default"
-    if values.mode is BreakerMode.DISABLED:
-        yield "mode", "is disabled: no failure opens anything", "enforce is the default"
+    modes = {
+        t.BreakerMode.METRICS_ONLY: "is metrics_only: no call is rejected, rejections are only counted",
+        t.BreakerMode.DISABLED: "is disabled: no failure opens anything",
+    }
+    if values.mode in modes:
+        yield "mode", modes[values.mode], "enforce is the default"
     if values.backoff > 1 and values.open_max_s is None:
         yield "backoff", "prolongs the open period without end", "set {open_max_s}, for example 5m"
     if values.window_s is not None:
@@ -268,8 +260,7 @@ def _advice_for_guard(
     settings: Settings, policy: GuardPolicy, values: BreakerSettings, names: Mapping[str, str]
 ) -> Iterator[_Advice]:
     own = policy.explicit()
-    names = {key: key if key in own else name for key, name in names.items()}
-    yield from _breaker_advice([values], own, names)
+    yield from _breaker_advice([values], own, {**names, **{key: key for key in names if key in own}})
     if policy.shed_above == 1:
         yield "shed_above", "is 1: no load exceeds it", "then leave the guard core"
     elif policy.shed_above is not None and settings.control.policy is Policy.FIXED:
@@ -293,8 +284,7 @@ def _route_advice(settings: Settings) -> Iterator[Problem]:
     takers_of = earlier_matches(settings.routes)
     for position, route in enumerate(settings.routes):
         place = settings.place_of(f"routes[{position}]")
-        if takers := takers_of[position]:
-            names = ", ".join(settings.routes[taker].name for taker in takers)
+        if names := ", ".join(settings.routes[taker].name for taker in takers_of[position]):
             message = f"{route.name} can never apply, {names} before it matches all its requests"
             yield Problem(place, message, "put the narrower pattern first")
         if not route.exempt and (why := _why_never_admitted(settings, route)):

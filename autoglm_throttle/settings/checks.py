@@ -67,11 +67,14 @@ def failed_checks(
         for name, needs, message, hint in _contradictions(values)
         if name in given and wrong.isdisjoint({name, *needs.split()})
     ]
-    defaults = _default_values(values, wrong)
+    keys = field_types(BreakerSettings)
+    defaults = {key: values[f"breaker_{key}"] for key in keys if f"breaker_{key}" not in wrong}
     written = {key for key in defaults if f"breaker_{key}" in given}
     of_all = cross_field_problems(defaults, written, _breaker_name)
     problems += [problem.below("breaker_") for problem in of_all]
-    return problems + _guard_problems(tables, values, wrong)
+    if _MARGIN not in wrong:
+        defaults["margin"] = values[_MARGIN]
+    return problems + _guard_problems(tables, defaults)
 
 
 def _order_problems(order: _Order, values: Values, given: Collection[str], wrong: set[str]) -> list[Problem]:
@@ -140,11 +143,7 @@ def _sharing_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
 def breaker_of(
     guards: Mapping[str, GuardPolicy], breaker: BreakerSettings, name: str, own: BreakerSettings | None = None
 ) -> BreakerSettings:
-    """Return the settings of one guard's breaker: from code, else ``[guards.<name>]``, else ``BREAKER_*``.
-
-    Raises:
-        ConfigError: the settings made in code contradict the others.
-    """
+    """Return the settings of one guard's breaker: from code, else ``[guards.<name>]``, else ``BREAKER_*``."""
     policy = guards.get(name)
     if own is None and policy is None:
         return breaker
@@ -170,28 +169,18 @@ def _explicit_values(settings: BreakerSettings | None) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in BreakerSettings.model_fields}
 
 
-def _guard_problems(tables: Tables, values: Values, wrong: Collection[str]) -> list[Problem]:
+def _guard_problems(tables: Tables, defaults: Values) -> list[Problem]:
     """Find contradictions between the table of a guard and the defaults of all guards."""
-    defaults = _default_values(values, wrong)
-    if _MARGIN not in wrong:
-        defaults["margin"] = values[_MARGIN]
     problems = []
     for name, policy in tables.guards.items():
         place = f"guards.{quoted_key(name)}"
-        own = policy.own_values()
-        known = defaults | own
-        for key in tables.wrong.get(place, ()):
-            known.pop(key, None)
+        own, wrong = policy.own_values(), tables.wrong.get(place, ())
+        known = {key: value for key, value in {**defaults, **own}.items() if key not in wrong}
         names = {key: key if key in own else _breaker_name(key) for key in known}
         of_table = cross_field_problems(own, own)
         found = cross_field_problems(known, own, names.__getitem__)
         problems += [problem.below(f"{place}.") for problem in found if problem not in of_table]
     return problems
-
-
-def _default_values(values: Values, wrong: Collection[str]) -> dict[str, Any]:
-    keys = field_types(BreakerSettings)
-    return {key: values[f"breaker_{key}"] for key in keys if f"breaker_{key}" not in wrong}
 
 
 def _breaker_name(key: str) -> str:

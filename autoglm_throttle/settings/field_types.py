@@ -96,11 +96,7 @@ def plain(value: float) -> str:
 
 
 def parse_quantity(text: str, unit: str = "") -> float:
-    """Parse a number with an optional unit of those of ``unit``: ``0.25``, ``250ms``, ``3 m``.
-
-    Raises:
-        ValueError: not a finite number, or a unit that ``unit`` does not have.
-    """
+    """Parse a finite number with an optional unit of those of ``unit``: ``0.25``, ``250ms``, ``3 m``."""
     match = re.fullmatch(_NUMBER, text.strip())
     if match is None:
         raise ValueError("not a number")

@@ -26,7 +26,7 @@ _MEMBERS: Final = f.listed(_MEMBER)
 
 
 def _members(raw: object) -> tuple[str, ...]:
-    """Parse the list without repeating its content: an API key put here by mistake must not reach a log."""
+    # The content is not repeated: an API key put here by mistake must not reach a log.
     try:
         return tuple(_MEMBERS.parse(raw))
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -90,10 +90,10 @@ def head_of(where: str) -> str:
 def as_table(raw: object) -> dict[str, Any] | None:
     """Copy a mapping with texts as keys; None for anything else."""
     try:
-        table = dict(raw) if isinstance(raw, Mapping) else {None: raw}
+        table: dict[Any, Any] = dict(raw) if isinstance(raw, Mapping) else {None: raw}
     except Exception:  # noqa: BLE001 - a mapping in code may have any fault
         return None
-    return table if all(isinstance(key, str) for key in table) else None  # type: ignore[return-value]  # checked here
+    return table if all(isinstance(key, str) for key in table) else None
 
 
 def load_arguments(values: Mapping[str, object]) -> LoadedValues:
@@ -101,7 +101,7 @@ def load_arguments(values: Mapping[str, object]) -> LoadedValues:
     loaded = LoadedValues()
     for name, value in values.items():
         if name not in NAMES:
-            loaded.problems.append(_unknown(name, name, NAMES, str))
+            loaded.problems.append(_unknown(name, name, NAMES))
         elif name != POLICY:
             loaded.put(name, value, SettingSource.CODE, str)
     _load_resource_policy(loaded, values.get(POLICY), SettingSource.CODE, str)
@@ -111,7 +111,7 @@ def load_arguments(values: Mapping[str, object]) -> LoadedValues:
 def load(
     overrides: Mapping[str, object], environ: Mapping[str, str], env_file: str | Path | None
 ) -> LoadedValues:
-    """Load values from code, the environment, the ``.env`` file and the configuration file, in this order."""
+    """Load values from code, environment, ``.env`` file and configuration file, the strongest first."""
     loaded = load_arguments(overrides)
     _load_variables(loaded, environ.items(), SettingSource.ENV, "")
     if env_file is not None:
@@ -175,7 +175,7 @@ def _load_config_file(loaded: LoadedValues) -> None:
         elif key in REMOVED:
             loaded.unknown.append(Problem(place(key), REMOVED[key]))
         else:
-            loaded.unknown.append(_unknown(place(quoted_key(key)), key.lower(), names, str))
+            loaded.unknown.append(_unknown(place(quoted_key(key)), key.lower(), names))
     _load_resource_policy(loaded, policy, SettingSource.CONFIG_FILE, place)
 
 
@@ -215,10 +215,7 @@ def _load_processes(loaded: LoadedValues, text: str) -> None:
 
 
 def _setting_name(variable: str) -> str | None:
-    """Return the name after our prefix, or the setting with a variable that differs by one typo.
-
-    A mistyped prefix would otherwise leave a limit unset without notice.
-    """
+    """Return the name after our prefix, or the setting with a variable that differs by one typo."""
     upper = variable.upper()
     if upper.startswith(PREFIX):
         return upper[len(PREFIX) :].lower()
@@ -247,13 +244,12 @@ def _name_problem(variable: str, name: str, where: str) -> Problem | None:
         return Problem(variable + where, REMOVED[name])
     if name not in table or not variable.upper().startswith(PREFIX):
         return _unknown(variable + where, name, tuple(table), _suggestion)
-    if not table[name].file_only:
-        return None
     hint = f"set {name} in the file that {PREFIX}CONFIG_FILE names, or Settings({name}=...)"
-    return Problem(variable + where, "is no environment variable any more", hint)
+    problem = Problem(variable + where, "is no environment variable any more", hint)
+    return problem if table[name].file_only else None
 
 
-def _unknown(place: str, name: str, known: tuple[str, ...], write: Callable[[str], str]) -> Problem:
+def _unknown(place: str, name: str, known: Sequence[str], write: Callable[[str], str] = str) -> Problem:
     near = next((right for right in known if _is_one_typo(name, right)), None) or nearest(name, known)
     return Problem(place, "is not a known setting", f"did you mean {write(near)}?" if near else "")
 
@@ -277,12 +273,7 @@ def place_in_file(name: str, lines: Mapping[str, int], key: str) -> str:
 
 
 def read_config_file(path: Path) -> tuple[dict[str, Any], Place]:
-    """Read and parse the TOML file; return its values, and the function from their names to their places.
-
-    Raises:
-        ValueError: it is no regular file, cannot be read, is too long or too deeply nested, or is not TOML;
-            the text names the reason.
-    """
+    """Return the values of a TOML file, and the function from names to places; any fault is a ValueError."""
     import tomllib  # not needed without a file
 
     try:
@@ -304,12 +295,7 @@ def read_config_file(path: Path) -> tuple[dict[str, Any], Place]:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Read a regular file, up to one byte more than allowed, which shows that it is too long.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is another kind of file.
-    """
+    """Read a regular file, up to one byte more than allowed, which shows that it is too long."""
     # Without O_NONBLOCK, opening a FIFO waits for its writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - of a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -53,7 +53,7 @@ HEADER_NAME: Final = word(
 
 def _identity(raw: object) -> str:
     """Parse the source of an identity; a callable is resolved later, at its import."""
-    text = raw.strip() if isinstance(raw, str) else ""
+    text = f.text_of(raw)
     head, colon, tail = text.partition(":")
     if not colon and text.lower() in {"address", "bearer"}:
         return text.lower()
@@ -66,25 +66,21 @@ def _identity(raw: object) -> str:
 
 def _proxy(raw: object) -> str:
     """Parse an address, a network or ``unix``; IPv4 inside IPv6 becomes IPv4."""
-    text = raw.strip().lower() if isinstance(raw, str) else ""
-    if text == UNIX:
-        return text
+    text = f.text_of(raw).lower()
     if text == "*":
         raise FieldTypeError("name the proxies: a trusted peer can take any identity")
-    if "/" not in text:
-        try:
-            address = ipaddress.ip_address(text)
-        except ValueError:
-            raise FieldTypeError("not an address") from None
-        return str(getattr(address, "ipv4_mapped", None) or address)
-    return _network(text)
+    return text if text == UNIX else _network(text)
 
 
 def _network(text: str) -> str:
+    is_address = "/" not in text
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise FieldTypeError("not a network") from None
+        raise FieldTypeError("not an address" if is_address else "not a network") from None
+    if is_address:
+        address = network.network_address
+        return str(getattr(address, "ipv4_mapped", None) or address)
     if network.version == 6 and network.prefixlen > 0 and network.overlaps(_MAPPED):
         if network.prefixlen < _MAPPED.prefixlen:
             raise FieldTypeError("for peers that have an IPv4 address write the IPv4 network")
@@ -97,7 +93,7 @@ def _network(text: str) -> str:
 
 
 def _path(raw: object) -> str:
-    path = raw.strip() if isinstance(raw, str) else ""
+    path = f.text_of(raw)
     if "*" in path:
         raise FieldTypeError("no wildcard, because /health* would also exempt /healthcare; list each path")
     if not path.startswith("/"):
@@ -180,10 +176,13 @@ LIMITS_AT_MOST: Final = 4  # every request checks all of its user's limits: boun
 WINDOW_AT_MOST_S: Final = 366 * 86_400  # longer windows need a database, not the memory of a process
 TEXT_AT_MOST: Final = 200  # characters; four limits need fewer than 120
 _SHORT: Final = {
-    **dict.fromkeys(("s", "sec"), "second"),
-    **dict.fromkeys(("m", "min"), "minute"),
-    **dict.fromkeys(("h", "hr"), "hour"),
+    "s": "second",
+    "m": "minute",
+    "h": "hour",
     "d": "day",
+    "sec": "second",
+    "min": "minute",
+    "hr": "hour",
 }
 _NAMED_S: Final = {86_400: "day", 3600: "hour", 60: "minute", 1: "second"}
 _NO_WINDOW: Final = r"(?i)(?:/|per)\s*0+\s*[a-z]"
@@ -202,9 +201,8 @@ def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
     try:
         items = parse_many(long_form)
     except ValueError:
-        raise FieldTypeError(
-            f"for example {EXAMPLE}; whole numbers only: say 30/minute, not 0.5/second"
-        ) from None
+        reason = f"for example {EXAMPLE}; whole numbers only: say 30/minute, not 0.5/second"
+        raise FieldTypeError(reason) from None
     # The parser of `limits` reads 5/0 second as 5/second.
     if re.search(_NO_WINDOW, long_form):
         raise FieldTypeError(f"a window of 0 does not exist, for example {EXAMPLE}")
@@ -231,9 +229,8 @@ def _checked(pairs: Iterable[tuple[int, int]]) -> tuple[UserLimit, ...]:
 
 
 def _window_text(window_s: int) -> str:
-    unit_s = next(unit_s for unit_s in _NAMED_S if window_s % unit_s == 0)
-    count = window_s // unit_s
-    return _NAMED_S[unit_s] if count == 1 else f"{count} {_NAMED_S[unit_s]}"
+    unit_s, unit = next(pair for pair in _NAMED_S.items() if window_s % pair[0] == 0)
+    return f"{window_s // unit_s} {unit}".removeprefix("1 ")
 
 
 def _user_limits(raw: object) -> tuple[UserLimit, ...]:
@@ -242,10 +239,9 @@ def _user_limits(raw: object) -> tuple[UserLimit, ...]:
         return () if raw.strip().lower() == "off" else parse_user_limits(raw)
     if not isinstance(raw, (tuple, list)) or not all(isinstance(limit, UserLimit) for limit in raw):
         raise FieldTypeError
-    pairs = [(limit.limit, limit.window_s) for limit in raw]
-    if not all(type(number) is int for pair in pairs for number in pair):
+    if not all(type(number) is int for limit in raw for number in (limit.limit, limit.window_s)):
         raise FieldTypeError("limit and window are whole numbers")
-    return _checked(pairs) if raw else ()
+    return _checked((limit.limit, limit.window_s) for limit in raw) if raw else ()
 
 
 USER_LIMITS: Final = FieldType(

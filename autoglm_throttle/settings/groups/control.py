@@ -3,16 +3,8 @@
 from itertools import pairwise
 from typing import Annotated, ClassVar, Final
 
-from autoglm_throttle.settings.field_types import (
-    FLAG,
-    OBJECTIVE,
-    FieldType,
-    FieldTypeError,
-    choice,
-    number,
-    plain,
-    whole,
-)
+from autoglm_throttle.settings import field_types as f
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, number, plain, whole
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.types import BorrowMode, Fairness, Policy, Signal, WebSocketMode
 
@@ -36,9 +28,9 @@ def _bounded(low: float, high: float, unit: str, text: object) -> float:
 def _tiers(raw: object) -> Tiers:
     """Parse ``85:0.7,90:0.4``, with optional signs such as ``85%:70%``, or a sequence of pairs."""
     pairs = [part.partition(":")[::2] for part in raw.split(",")] if isinstance(raw, str) else raw
-    if not isinstance(pairs, (list, tuple)):
+    if not isinstance(pairs, list | tuple):
         raise FieldTypeError
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
         raise FieldTypeError
     if not 1 <= len(pairs) <= TIERS_AT_MOST:
         raise FieldTypeError(f"1 to {TIERS_AT_MOST} rows, for example {_TIERS_EXAMPLE}")
@@ -75,7 +67,7 @@ class ControlSettings(Group):
     signal: Annotated[Signal, choice(Signal)] = Signal.AUTO
     """Signal that the edges of TIERS apply to: utilization, or pressure, which is 100 % at the targets of
     gpu_pressure_terms. auto: utilization unless a source reports the queue of an engine."""
-    dry_run: Annotated[bool, FLAG] = False
+    dry_run: Annotated[bool, f.FLAG] = False
     """Whether rejections are only counted; no request is queued. Requests that would be rejected still load
     the service, so lasting overload is overstated."""
     tiers: Annotated[Tiers, TIER_TABLE] = ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0))
@@ -130,7 +122,7 @@ class ConcurrencySettings(Group):
 
     environment: ClassVar[str] = "SLO_S* INFLIGHT_MAX* QUEUE_MAX WEBSOCKETS"
 
-    slo_s: Annotated[float, OBJECTIVE] | None = None
+    slo_s: Annotated[float, f.OBJECTIVE] | None = None
     """Objective: target time for a complete response, queueing included. Not set: each work class learns its
     own, four times the 95th percentile of its responses without load, at least 2 s; if you know it, set it.
     [founding figure: P95 above 2 s is an alert]"""

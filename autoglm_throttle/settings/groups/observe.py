@@ -5,15 +5,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
-from autoglm_throttle.settings.field_types import (
-    FieldType,
-    FieldTypeError,
-    choice,
-    listed,
-    number,
-    whole,
-    word,
-)
+from autoglm_throttle.settings import field_types as f
+from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, listed, number
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.groups.callers import HEADER_NAME
 
@@ -34,7 +27,7 @@ class MetricsExport(StrEnum):
 
 
 def file_path(raw: object) -> Path:
-    """Accept a path that can be printed. Whether it can be read shows when it is read."""
+    """Accept a path that can be printed."""
     if not isinstance(raw, (str, Path)) or not str(raw).strip() or not str(raw).isprintable():
         raise FieldTypeError
     return Path(raw)
@@ -65,13 +58,13 @@ class LoadingSettings(Group):
     """Effect of an unknown name with our prefix: an error, or a warning, for a return to an older version."""
 
 
+# Header fields that identify or authenticate the caller. The header that ``IDENTITY`` names is another.
 NEVER_RECORDED: Final = frozenset(
     [
         *("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"),
         *("forwarded", "x-forwarded-for", "x-real-ip"),
     ]
 )
-"""Header fields that identify or authenticate the caller. The header that ``IDENTITY`` names is another."""
 
 # Common parts of other such names: x-goog-api-key, x-auth-token, cf-connecting-ip.
 _CREDENTIAL_NAMES: Final = (
@@ -100,13 +93,12 @@ def identifies_caller(name: str) -> bool:
 def masks(pattern: str) -> bool:
     """Whether a pattern of paths masks a segment."""
     segments = pattern.strip("/").split("/")
-    named = [part.startswith("{") and part.endswith("}") for part in segments]
-    plain = [part for part, one in zip(segments, named, strict=True) if not one]
+    plain = [part for part in segments if not (part.startswith("{") and part.endswith("}"))]
     if not pattern.startswith("/") or "*" in segments[:-1] or not pattern.isprintable():
         return False
-    if any(set(part) & set(" ,{}?#") for part in plain) or any("*" in part and part != "*" for part in plain):
+    if any(part != "*" and set(part) & set(" ,{}?#*") for part in plain):
         return False
-    return any(named) or segments[-1] == "*"
+    return len(plain) < len(segments) or segments[-1] == "*"
 
 
 def _recorded_header(raw: object) -> str:
@@ -125,20 +117,18 @@ def _recording_path(raw: object) -> Path:
 
 
 def _masked_path(raw: object) -> str:
-    pattern = raw.strip() if isinstance(raw, str) else ""
+    pattern = f.text_of(raw)
     if len(pattern) > 1000 or not pattern.isascii() or not masks(pattern):
         raise FieldTypeError
     return pattern
 
 
 RECORDED_HEADER: Final = FieldType("header names that identify no caller", "x-model", _recorded_header)
-RECORDING_PATH: Final = FieldType(
-    "the path of a file that ends in .jsonl or .jsonl.gz", "traffic.jsonl.gz", _recording_path
-)
-QUERY_NAME: Final = word(r"[!\"$%'-+\--:<>@-~]{1,100}", "names of query parameters", "page")
-MASKED_PATH: Final = FieldType(
-    "patterns with {name} or a final * for the masked parts", "/users/{id}", _masked_path
-)
+_PATH_TEXT: Final = "the path of a file that ends in .jsonl or .jsonl.gz"
+RECORDING_PATH: Final = FieldType(_PATH_TEXT, "traffic.jsonl.gz", _recording_path)
+QUERY_NAME: Final = f.word(r"[!\"$%'-+\--:<>@-~]{1,100}", "names of query parameters", "page")
+_MASK_TEXT: Final = "patterns with {name} or a final * for the masked parts"
+MASKED_PATH: Final = FieldType(_MASK_TEXT, "/users/{id}", _masked_path)
 
 
 class RecorderSettings(Group):
@@ -152,7 +142,7 @@ class RecorderSettings(Group):
     set: nothing is recorded."""
     sample: Annotated[float, number(0, 1, "share")] = 1.0
     """Share of the clients that are recorded, each with all its requests."""
-    max_bytes: Annotated[int, whole(SMALLEST_BYTES, 2**40, "bytes")] = 256 * 2**20
+    max_bytes: Annotated[int, f.whole(SMALLEST_BYTES, 2**40, "bytes")] = 256 * 2**20
     """Size of the file at which the recording ends."""
     max_s: Annotated[float, number(1, 31_536_000, "s")] = 3600.0
     """Time after which the recording ends."""
