@@ -116,14 +116,11 @@ def _parser(arguments: Sequence[str], *, of_all: bool = False) -> argparse.Argum
         choices=("bash", "zsh", "tcsh"),
         help="print a completion script for this shell",
     )
-    positionals = [word for word in arguments if not word.startswith("-")]
-    requested = positionals[0] if positionals else None
+    requested = next((word for word in arguments if not word.startswith("-")), None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         own = commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
-        # ``compare`` has options of its own.
-        module = "compare" if positionals[:2] == [name, "compare"] == ["load", "compare"] else name
-        own.set_defaults(module=module)
+        own.set_defaults(module=name)
         if name != "demo" and (of_all or name == requested):
-            import_module(f"autoglm_throttle.cli.{module}").add_arguments(own)
+            import_module(f"autoglm_throttle.cli.{name}").add_arguments(own)
     return parser

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from autoglm_throttle.cli.load_options import Option, ProblemList, add_options, parse_options, run_command
+from autoglm_throttle.cli.options import Option, add_options, run_command
 from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_format, write, write_json
 from autoglm_throttle.settings.groups.observe import RecordBody
 from autoglm_throttle.traffic.errors import TrafficError
@@ -38,9 +38,9 @@ CONVERT_OPTIONS: Final = (
     Option(
         "--bodies",
         "|".join(RecordBody),
-        "part of imported bodies to store: SHA-256, the length, or all (default: hash)",
+        "part of imported bodies to store: SHA-256, the length, or all",
         _bodies,
-        RecordBody.HASH,
+        "hash",
     ),
     Option(
         "--allow-header", "NAME", "store this header field; of a recording, only the fields given", many=True
@@ -113,20 +113,18 @@ def _check(args: argparse.Namespace) -> int:
 
 def _convert(args: argparse.Namespace) -> int:
     """Convert, and report the removed data; nothing is written if it cannot be done."""
-    problems = ProblemList()
-    bodies = parse_options(args, {"": CONVERT_OPTIONS}, problems).bodies
-    redaction = None  # without options the recorded one stays
+    path, redaction = Path(args.file), None  # without options the recorded redaction stays
     if args.allow_header or args.keep_query or args.mask_path:
-        redaction = problems.make(
-            "--allow-header, --mask-path", lambda: _redaction(args, args.allow_header, args.keep_query), None
+        options = "--allow-header, --mask-path"
+        redaction = args.problems.make(
+            options, lambda: _redaction(args, args.allow_header, args.keep_query), None
         )
-    problems.raise_if_any()
-    path = Path(args.file)
+    args.problems.raise_if_any()
     if redaction is not None:
         headers, query = recorded_names(path)
         redaction = _redaction(args, args.allow_header or headers, args.keep_query or query)
     source = open_source(path, redaction)
-    count = copy_to_recording(source, Path(args.out), bodies)
+    count = copy_to_recording(source, Path(args.out), args.bodies)
     write("\n".join([f"{count} requests written", *source.problem_lines()]))
     return EXIT_OK
 

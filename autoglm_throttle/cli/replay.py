@@ -10,21 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from autoglm_throttle.cli.load_options import (
+from autoglm_throttle.cli.options import (
+    RUN_GROUPS,
     Option,
     OptionGroups,
     ProblemList,
     above_zero,
     add_options,
-    option_words,
-    parse_options,
+    given_words,
+    read_run,
     run_command,
     time_s,
     whole_number,
 )
 from autoglm_throttle.cli.output import EXIT_OK, write
 from autoglm_throttle.cli.run import check_probes, defer_signals, preview, run_info, run_load, write_report
-from autoglm_throttle.cli.run_options import RUN_GROUPS, read_run
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import format_plan, parse_duration, parse_number
 from autoglm_throttle.traffic.replay import (
@@ -62,7 +62,7 @@ OTHER_FILE_KINDS: Final = {  # Files easily mistaken for a recording: pattern of
 
 
 def _loops(text: str) -> int | None:
-    return None if text == "forever" else whole_number(1)(text)
+    return None if text == "forever" else whole_number(text)
 
 
 def share(text: str) -> float:
@@ -73,35 +73,43 @@ def share(text: str) -> float:
     return value
 
 
-PLAYBACK: Final = (
-    Option("--speed", "X", "speed factor (default: 1)", above_zero, 1.0),
-    Option("--rate", "R", "mean rate of the replay in requests/s, instead of --speed", above_zero),
-    Option("--loop", "N|forever", "number of repetitions; forever needs --duration (default: 1)", _loops, 1),
-    Option(
-        "--duration", "TIME", "longest duration of the replay (default: until the last loop ends)", time_s
-    ),
-    Option("--max-gap", "TIME", "shorten longer gaps of the recording to this (default: none)", time_s),
-    Option(
-        "--sample",
-        "SHARE",
-        "share of the clients to replay, each with all its requests, such as 10%% (default: all)",
-        share,
-        1.0,
-    ),
-    Option("--from", "TIME", "skip requests recorded earlier", parse_duration),
-    Option("--to", "TIME", "skip requests recorded from this time on", parse_duration),
-    Option("--body", "FILE", "body to use where none was recorded", lambda name: Path(name).read_bytes()),
-    Option("--fill", None, "use spaces of the recorded length instead"),
-    Option("--decided", None, "send the priority that the throttle assigned even if the request named none"),
-    Option(
-        "--check",
-        "SHARE",
-        "exit with 1 if the outcome of more requests than this differs from the recording",
-        share,
-    ),
-)
+PLAYBACK: Final = "selection and speed"
 
-GROUPS: Final[OptionGroups] = {"selection and speed": PLAYBACK, **RUN_GROUPS}
+GROUPS: Final[OptionGroups] = {
+    PLAYBACK: (
+        Option("--speed", "X", "speed factor", above_zero, "1"),
+        Option("--rate", "R", "mean rate of the replay in requests/s, instead of --speed", above_zero),
+        Option("--loop", "N|forever", "number of repetitions; forever needs --duration", _loops, "1"),
+        Option(
+            "--duration",
+            "TIME",
+            "longest duration of the replay (default: until the last loop ends)",
+            time_s,
+        ),
+        Option("--max-gap", "TIME", "shorten longer gaps of the recording to this (default: none)", time_s),
+        Option(
+            "--sample",
+            "SHARE",
+            "share of the clients to replay, each with all its requests, such as 10%%",
+            share,
+            "1",
+        ),
+        Option("--from", "TIME", "skip requests recorded earlier", parse_duration),
+        Option("--to", "TIME", "skip requests recorded from this time on", parse_duration),
+        Option("--body", "FILE", "body to use where none was recorded", lambda name: Path(name).read_bytes()),
+        Option("--fill", None, "use spaces of the recorded length instead"),
+        Option(
+            "--decided", None, "send the priority that the throttle assigned even if the request named none"
+        ),
+        Option(
+            "--check",
+            "SHARE",
+            "exit with 1 if the outcome of more requests than this differs from the recording",
+            share,
+        ),
+    ),
+    **RUN_GROUPS,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,49 +130,49 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    problems = ProblemList()
-    values = parse_options(args, {"": PLAYBACK}, problems)
-    path = problems.make("FILE", lambda: _existing(args.file), Path())
-    selection = problems.make("selection", lambda: _selection(values), Selection())
-    options = read_run(args, ["replay", args.file, args.url], GROUPS, args.url, problems)
-    priority_header = options.target.priority_header
-    replay_options = problems.make(
-        "--fill",
-        lambda: ReplayOptions(
-            body=values.body, fill=args.fill, priority_header=priority_header, decided=args.decided
-        ),
-        ReplayOptions(),
-    )
-    problems.raise_if_any()
-    played = open_replay(path, selection, replay_options)
+    path, selection, options = _read_arguments(args)
+    played = open_replay(path, selection, options)
     sys.stderr.writelines(f"{path}: {note}\n" for note in played.notes)
-    options.objectives.check(played.load.plan.names)
-    if options.dry_run:
-        header = preview(options, len(played.load.clients or "1"))
+    args.slo.check(played.load.plan.names)
+    if args.dry_run:
+        header = preview(args, len(played.load.clients or "1"))
         write("\n".join([*header, "", *format_plan(played.load.plan)]))
         return EXIT_OK
-    check_probes(options)
-    shape = " ".join([args.file, *option_words(args, PLAYBACK)])
+    check_probes(args)
     with defer_signals() as signal_guard:
-        result = run_load(played.load, options, signal_guard)
+        result = run_load(played.load, args, signal_guard)
         comparison = compare_results(played, result)
-        known = run_info(options, shape, result.run_cost.loop)
-        objectives = () if values.check is None else (_checked(values.check, comparison),)
+        known = run_info(args, " ".join([args.file, *given_words(args, PLAYBACK)]), result.run_cost.loop)
+        objectives = () if args.check is None else (_checked(args.check, comparison),)
         report = make(result, replace(known, arrivals="recorded", replay=ReplayInfo(comparison, objectives)))
         more = comparison_lines(comparison) if comparison else [NOT_COMPARED]
-        return write_report(report, options, ["", *more])
+        return write_report(report, args, ["", *more])
 
 
-def _selection(values: argparse.Namespace) -> Selection:
+def _read_arguments(args: argparse.Namespace) -> tuple[Path, Selection, ReplayOptions]:
+    """Check a command line, and raise all its problems together."""
+    problems: ProblemList = args.problems
+    path = problems.make("FILE", lambda: _existing(args.file), Path())
+    selection = problems.make("selection", lambda: _selection(args), Selection())
+    read_run(args, ["replay", args.file, args.url], args.url, args.url)
+    known = {"priority_header": args.priority_header, "decided": args.decided}
+    options = problems.make(
+        "--fill", lambda: ReplayOptions(body=args.body, fill=args.fill, **known), ReplayOptions()
+    )
+    problems.raise_if_any()
+    return path, selection, options
+
+
+def _selection(args: argparse.Namespace) -> Selection:
     return Selection(
-        speed=values.speed,
-        rate_rps=values.rate,
-        loops=values.loop,
-        duration_s=values.duration,
-        max_gap_s=values.max_gap,
-        sample=values.sample,
-        from_s=getattr(values, "from"),
-        to_s=values.to,
+        speed=args.speed,
+        rate_rps=args.rate,
+        loops=args.loop,
+        duration_s=args.duration,
+        max_gap_s=args.max_gap,
+        sample=args.sample,
+        from_s=getattr(args, "from"),
+        to_s=args.to,
     )
 
 

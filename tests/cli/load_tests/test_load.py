@@ -282,6 +282,7 @@ def test_compare_rejects_files_that_are_no_reports(run: Run, tmp_path: Path) -> 
     assert "compare: nowhere.json: No such file" in done.err
     assert "--format: 'xml'" in done.err
     assert "y.json: not a text" in run("load", "compare", "y.json", "y.json").err
+    assert "takes only --format, not --quiet" in run("load", "compare", "y.json", "y.json", "--quiet").err
     assert "takes the JSON of two reports" in run("load", "compare", "x.json").err
     assert "takes the JSON of two reports" in run("load", "--format", "json", "compare", "x.json").err
     assert "one service is loaded at a time" in run("load", "http://a", "http://b").err

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli import load, replay
+from autoglm_throttle.cli import replay
 from autoglm_throttle.cli import run as runs
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.launch import on_stop_signal
@@ -101,7 +101,7 @@ def test_ctrl_c_during_the_report_is_deferred(
         return result
 
     launch(after)
-    monkeypatch.setattr(load, "make", pressing(make))
+    monkeypatch.setattr(runs, "make", pressing(make))
     monkeypatch.setattr(replay, "make", pressing(make))
     monkeypatch.setattr(runs, "dumps", pressing(dumps))
     record(Path("r.jsonl"))
@@ -134,7 +134,7 @@ def test_ctrl_c_between_two_trials_ends_the_search(
     run: Run, launch: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(answered)
-    monkeypatch.setattr(load, "make", pressing(make))
+    monkeypatch.setattr(runs, "make", pressing(make))
     done = run(*SEARCH, "--slo", "p99<1s", "--json", "r.json")
     assert done.status == 130
     assert done.out.endswith("peak: stopped before the end; the objectives hold at 10/s\n")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.cli.load_options import run_command
+from autoglm_throttle.cli.options import run_command
 from autoglm_throttle.traffic.generator import ClientOptions
 from tests.cli.load_tests.conftest import Run
 from tests.cli.load_tests.test_load_options import HOST, SHAPE, asked, faults
@@ -20,14 +20,12 @@ VALUES = st.text("abcXYZ019%._~:/?@!$'()*+,;-", min_size=1).map("s3cr3t{}".forma
 def test_query_values_are_masked_in_the_command(first: str, second: str) -> None:
     route = f"GET /b?x={first}&y={second}"
     found = asked(*SHAPE, "--route", f"{route}=2", "--route", f"/c?{second}", "--cost", f"{route}=4.5")
-    assert found.weighted_requests.requests[0].target == f"/b?x={first}&y={second}"
-    assert "s3cr3t" not in found.run.command
-    assert (
-        "--route 'GET /b?x=***&y=***=2' --route '/c?***' --cost 'GET /b?x=***&y=***=4.5'" in found.run.command
-    )
+    assert found.planned[0].target == f"/b?x={first}&y={second}"
+    assert "s3cr3t" not in found.command
+    assert "--route 'GET /b?x=***&y=***=2' --route '/c?***' --cost 'GET /b?x=***&y=***=4.5'" in found.command
     alone = asked(*SHAPE, url=f"{HOST}/a?token={first}&{second}")
-    assert alone.weighted_requests.requests[0].target == f"/a?token={first}&{second}"
-    assert alone.run.command == f"autoglm-throttle load '{HOST}/a?token=***&***' --shape fixed:100:2s"
+    assert alone.planned[0].target == f"/a?token={first}&{second}"
+    assert alone.command == f"autoglm-throttle load '{HOST}/a?token=***&***' --shape fixed:100:2s"
 
 
 @pytest.mark.parametrize("route", ["GET /b?x=1", "/b?x=1&y=2", "/b?x=1&y", "/b?x=1=2&y=3"])
@@ -47,7 +45,7 @@ def test_query_value_is_not_parsed_as_a_share(route: str) -> None:
 )
 def test_unambiguous_share_is_parsed(route: str, target: str, share: float) -> None:
     found = asked(*SHAPE, "--route", route)
-    assert (found.weighted_requests.requests[0].target, found.weighted_requests.shares) == (target, (share,))
+    assert (found.planned[0].target, found.priority_mix.kinds) == (target, (share,))
 
 
 @pytest.mark.parametrize("field", ["share", "cost"])

@@ -10,26 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.cli import load_arguments
-from autoglm_throttle.cli.load_arguments import LoadArguments, Search
-from autoglm_throttle.cli.load_options import UsageError
-from autoglm_throttle.cli.run_options import LocalGpuProbe, is_loopback, split_url
+from autoglm_throttle.cli import load
+from autoglm_throttle.cli.options import UsageError, is_loopback, split_url
+from autoglm_throttle.cli.run import Search
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, TraceShape, Users
-from autoglm_throttle.traffic.probes import ProbeTargetLostError
 from autoglm_throttle.traffic.report import LIMITS_S
 from autoglm_throttle.traffic.request_source import PlannedRequest
-from autoglm_throttle.types import GpuSample, Priority
-from autoglm_throttle.types.errors import NoSourceError
+from autoglm_throttle.types import Priority
 
 URL = "http://127.0.0.1:8000/v1/predict"
 HOST = "http://127.0.0.1:8000"
 SHAPE = ("--shape", "fixed:100:2s")
 
 
-def asked(*words: str, url: str = URL) -> LoadArguments:
+def asked(*words: str, url: str = URL) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    load_arguments.add_arguments(parser)
-    return load_arguments.read_arguments(parser.parse_args([url, *words]), url)
+    load.add_arguments(parser)
+    args = parser.parse_args([url, *words])
+    load.read_arguments(args, url)
+    return args
 
 
 def faults(*words: str, url: str = URL) -> tuple[str, ...]:
@@ -42,10 +41,10 @@ def test_defaults_of_all_options() -> None:
     found = asked(*SHAPE)
     assert isinstance(found.offer, LoadShape)
     assert (found.offer.requests, found.arrivals, found.seed) == (200, Arrivals.UNIFORM, 0)
-    assert found.weighted_requests.requests == (PlannedRequest(target="/v1/predict"),)
+    assert found.planned == (PlannedRequest(target="/v1/predict"),)
     mix = found.priority_mix
     assert (mix.clients, mix.skew, mix.kinds) == (1, 0.0, (1.0,))
-    target, options = found.run.target, found.run.client
+    target, options = found.target, found.client
     assert (target.host, target.port, target.base, target.scheme) == ("127.0.0.1", 8000, "", "http")
     assert (target.priority_header, target.identity_header, target.cost_header) == ("x-priority", None, None)
     assert (options.connections, options.max_inflight, options.timeout_s, options.drain_s) == (
@@ -55,11 +54,11 @@ def test_defaults_of_all_options() -> None:
         30,
     )
     assert options.spin is False
-    assert found.run.limits_s == LIMITS_S
-    judging = found.run
-    assert (judging.quiet, judging.dry_run, judging.as_json, found.run.probes) == (False, False, False, ())
-    assert found.run.objectives.terms == ()
-    assert found.run.command == f"autoglm-throttle load {URL} --shape fixed:100:2s"
+    assert found.within == LIMITS_S
+    judging = found
+    assert (judging.quiet, judging.dry_run, judging.format, found.probes) == (False, False, False, ())
+    assert found.slo.terms == ()
+    assert found.command == f"autoglm-throttle load {URL} --shape fixed:100:2s"
 
 
 def test_all_options_are_parsed(tmp_path: Path) -> None:
@@ -93,8 +92,8 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
     )
     assert (found.priority_mix.clients, found.priority_mix.skew, found.seed) == (7, 1.5, -3)
     request = PlannedRequest(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
-    assert found.weighted_requests.requests == (request,)
-    target, options = found.run.target, found.run.client
+    assert found.planned == (request,)
+    target, options = found.target, found.client
     assert target.headers == (("authorization", "Bearer x:y"),)
     assert (target.scheme, target.host, target.port) == ("https", "gpu.example", 443)
     assert target.tls.verify is False
@@ -111,39 +110,32 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         0.5,
     )
     assert options.spin is True
-    assert found.run.limits_s == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
-    assert [term.text for term in found.run.objectives.terms] == ["p99<500ms", "error<0.5%"]
-    assert (found.run.json, found.run.html) == (
+    assert found.within == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
+    assert [term.text for term in found.slo.terms] == ["p99<500ms", "error<0.5%"]
+    assert (found.json, found.html) == (
         tmp_path / "a.json",
         tmp_path / "a.html",
     )
-    assert (found.run.as_json, found.run.quiet, found.run.dry_run) == (
+    assert (found.format, found.quiet, found.dry_run) == (
         True,
         True,
         True,
     )
-    assert (found.run.title, [look.name for look in found.run.probes]) == (
+    assert (found.title, [look.name for look in found.probes]) == (
         "t",
         [f"process {os.getpid()}", "metrics of 127.0.0.1:9"],
     )
 
 
-def test_the_machines_gpus_are_watched_beside_a_process() -> None:
-    assert [look.name for look in asked(*SHAPE, "--watch", str(os.getpid())).run.probes] == [
-        f"process {os.getpid()}",
-        "GPUs",
-    ]
-
-
 def test_other_load_shapes_are_parsed() -> None:
     assert isinstance(asked("--shape", "users:5:2s").offer, Users)
     traced = asked("--shape", "trace:x.csv", "--speed", "60")
-    assert (traced.offer, traced.speed, traced.rate_rps) == (TraceShape("x.csv"), 60.0, None)
-    assert asked("--shape", "trace:x.csv", "--rate", "5000").rate_rps == 5000.0
+    assert (traced.offer, traced.speed, traced.rate) == (TraceShape("x.csv"), 60.0, None)
+    assert asked("--shape", "trace:x.csv", "--rate", "5000").rate == 5000.0
     search = asked("--find-peak", "100:5000", "--slo", "p99<1s")
     assert search.offer == Search(100.0, 5000.0, 10.0)
     assert asked("--find-peak", "1:2:500ms", "--slo", "p99<1s").offer == Search(1.0, 2.0, 0.5)
-    assert asked(*SHAPE, "--within", "300ms").run.limits_s == dict.fromkeys(Priority, 0.3)
+    assert asked(*SHAPE, "--within", "300ms").within == dict.fromkeys(Priority, 0.3)
 
 
 ALL_WRONG = (
@@ -265,9 +257,9 @@ def test_routes_are_relative_to_the_url() -> None:
         *("--cost", "2", "--cost", "GET /b?c=d=5", "--cost", "/c=7"),
         url=f"{HOST}/base/",
     )
-    assert found.run.target.base == "/base"
+    assert found.target.base == "/base"
     assert found.priority_mix.kinds == (70.0, 30.0, 1.0)
-    assert found.weighted_requests.requests == (
+    assert found.planned == (
         PlannedRequest(target="/a", cost=2),
         PlannedRequest(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
         PlannedRequest(target="/c", cost=7),
@@ -275,7 +267,7 @@ def test_routes_are_relative_to_the_url() -> None:
 
 
 def test_body_is_sent_with_any_single_method() -> None:
-    (request,) = asked(*SHAPE, "--method", "DELETE", "--body", '{"a": "ü"}').weighted_requests.requests
+    (request,) = asked(*SHAPE, "--method", "DELETE", "--body", '{"a": "ü"}').planned
     assert request.body == '{"a": "ü"}'.encode()
     assert request.headers == (("content-type", "application/json"),)
 
@@ -308,10 +300,10 @@ body = "text"
 def test_requests_of_a_file(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     found = asked(*SHAPE, "--requests", str(tmp_path / name), url=f"{HOST}/base")
-    assert found.run.target.base == "/base"
+    assert found.target.base == "/base"
     assert found.priority_mix.kinds == (3.0, 1.0, 1.0)
     fields = (("x-a", "b"), ("content-type", "a/b"))
-    assert found.weighted_requests.requests == (
+    assert found.planned == (
         PlannedRequest(method="GET", target="/a", headers=(), body=b"", name="first"),
         PlannedRequest(target="/b", headers=fields, body=b'{"tokens": 5}', cost=2.5),
         PlannedRequest(target="/", body=b"text"),
@@ -369,47 +361,13 @@ def test_stored_command_contains_no_secret(secret: str) -> None:
         *(f"--header=authorization: {secret}", f"--header=x-key:{secret}", f"--body={secret}"),
         "--metrics=http://me:s3cr3t-of-mine@127.0.0.1:1/metrics",
     )
-    assert "s3cr3t" not in found.run.command
-    assert "--header 'authorization: ***' --header 'x-key: ***'" in found.run.command
-
-
-class Cards:
-    name = "cards"
-    min_interval_s = 0.0
-
-    def __init__(self, *cards: GpuSample) -> None:
-        self.cards = cards
-
-    def read(self) -> tuple[GpuSample, ...]:
-        if not self.cards:
-            raise NoSourceError("no driver")
-        return self.cards
-
-    def close(self) -> None: ...
-
-    def reset_after_fork(self) -> None: ...
-
-
-def card(**told: float) -> GpuSample:
-    return GpuSample(device="x", index=0, taken_at_s=0.0, source="x", **told)  # type: ignore[arg-type]
-
-
-def test_local_gpu_probe_aggregates_devices() -> None:
-    one = card(utilization_pct=50, memory_used_bytes=1, memory_total_bytes=4, power_w=100)
-    other = card(utilization_pct=100, memory_used_bytes=3, memory_total_bytes=4, power_w=200)
-    assert LocalGpuProbe(Cards(one, other)).sample(0.0) == {
-        "gpu_utilization_ratio": 0.75,
-        "gpu_memory_ratio": 0.5,
-        "gpu_power_w": 300,
-    }
-    assert LocalGpuProbe(Cards(card(memory_used_bytes=1))).sample(0.0) == {}
-    with pytest.raises(ProbeTargetLostError):
-        LocalGpuProbe(Cards()).sample(0.0)
+    assert "s3cr3t" not in found.command
+    assert "--header 'authorization: ***' --header 'x-key: ***'" in found.command
 
 
 def test_a_body_goes_out_only_with_methods_that_take_one() -> None:
     routes = ("--route", "POST /a", "--route", "GET /b", "--body", "x")
-    assert [request.body for request in asked(*SHAPE, *routes, url=HOST).weighted_requests.requests] == [
+    assert [request.body for request in asked(*SHAPE, *routes, url=HOST).planned] == [
         b"x",
         b"",
     ]

@@ -4,41 +4,53 @@ from __future__ import annotations
 
 import os
 import subprocess
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from autoglm_throttle.cli import load
 from autoglm_throttle.cli import run as running
-from autoglm_throttle.cli.load_options import run_command
-from autoglm_throttle.cli.run import Display
+from autoglm_throttle.cli.options import run_command
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import UserSchedule
+from autoglm_throttle.traffic.generator import ClientOptions, UserSchedule
 from autoglm_throttle.traffic.plan import PriorityMix, Users
-from autoglm_throttle.traffic.request_log import RequestResult
+from autoglm_throttle.traffic.request_log import RequestLog, RequestResult
+from autoglm_throttle.traffic.results import Result, RunCost
 from tests.cli.load_tests.conftest import Run
 
 HERE = "http://127.0.0.1:9"
 SEARCH = ("--find-peak", "10:20:1s", "--slo", "p99<1s")
 
 
-def test_progress_of_users(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(UserSchedule(Users.parse("users:5:60s"), mix=PriorityMix()), quiet=False)
-    assert display.observer is not None
-    display.observer(0, RequestResult.OK, 0.005)
-    display.beat(5.0, 3, 2)
-    assert capsys.readouterr().err == ""
-    display.beat(10.0, 6, 2)
-    display.end()
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs users whose only response takes 5 ms, with progress after 5 s and 10 s."""
+
+    def launch(load: UserSchedule, *_: object, observer: Any, on_progress: Any) -> Result:
+        if observer is not None:
+            observer(0, RequestResult.OK, 0.005)
+        on_progress(5.0, 3, 2)
+        on_progress(10.0, 6, 2)
+        return Result(cast("Any", load), RequestLog(), RunCost(elapsed_s=10.0))
+
+    def run_users(*, quiet: bool) -> None:
+        schedule = UserSchedule(Users.parse("users:5:60s"), mix=PriorityMix())
+        args = Namespace(quiet=quiet, probes=(), target=None, client=ClientOptions())
+        running.run_load(schedule, args, running.SignalGuard())
+
+    monkeypatch.setattr(running, "launch", launch)
+    return run_users
+
+
+def test_progress_of_users(users: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    users(quiet=False)
     assert capsys.readouterr().err.startswith("10/60 s  sent 6  done 1  in flight 2")
 
 
-def test_quiet_display_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(UserSchedule(Users.parse("users:5:60s"), mix=PriorityMix()), quiet=True)
-    display.beat(10.0, 6, 2)
-    display.end()
-    assert display.observer is None
-    assert display.start_s is not None
+def test_quiet_run_writes_nothing(users: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    users(quiet=True)
     assert capsys.readouterr().err == ""
 
 
@@ -53,7 +65,7 @@ def test_a_search_stopped_before_anything_was_sent(run: Run, monkeypatch: pytest
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(load, "run_load", stopped)
+    monkeypatch.setattr(running, "run_load", stopped)
     assert run("load", HERE, *SEARCH) == (130, "", "")
 
 
@@ -61,7 +73,7 @@ def test_peak_search_without_a_result_exits_with_2(run: Run, monkeypatch: pytest
     def lost(*_: object, **__: object) -> None:
         raise TrafficError("nobody answers")
 
-    monkeypatch.setattr(load, "run_load", lost)
+    monkeypatch.setattr(running, "run_load", lost)
     done = run("load", HERE, *SEARCH)
     assert done == (2, "", "autoglm-throttle load: after 0 trials, at 10/s: nobody answers\n")
 
@@ -100,7 +112,3 @@ def test_processor_name_by_platform(
     monkeypatch.setattr(subprocess, "run", answer)
     monkeypatch.setattr("platform.machine", lambda: "riscv")
     assert running.processor() == name
-
-
-def test_a_package_that_is_not_installed_has_no_version() -> None:
-    assert running.package_version("no-such-package-of-anybody") == ""
