@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.resilience.classify import Classify
     from autoglm_throttle.resilience.fallback import Fallback
     from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.registry import GuardRegistry
-
-Exceptions = type[BaseException] | Collection[type[BaseException]]
+    from autoglm_throttle.resilience.registry import Exceptions, GuardRegistry
 
 
 class Throttle:
@@ -308,12 +306,7 @@ class Throttle:
         settings, now = self.settings, self._clock()
         parts = factory.admission_parts(settings, self._clock, self._redis)
         controller = factory.controller(settings, now)
-        self.admission = AdmissionController(
-            parts,
-            controller.control_state(now),
-            weak_method(self._refresh),
-            dry_run=settings.control.dry_run,
-        )
+        self.admission = AdmissionController(parts, controller.control_state(now), weak_method(self._refresh))
         self.control = ControlLoop(
             settings, controller, self.admission, providers, wakes_samplers=not self.is_manual
         )
@@ -334,14 +327,13 @@ class Throttle:
             self._guards = self._create_registry(guards)
 
     def _refresh(self, now: float) -> None:
-        """Refresh the control state, or start sampling. Called at most once per interval."""
+        """Refresh the control state, or start sampling."""
         if self.control.is_sampling:
             self.control.refresh(now)
         else:
             self.start()
 
     def _log_configuration(self) -> None:
-        """Log the configuration, once."""
         from autoglm_throttle.settings.advice import startup_advice
 
         values = {name: self.settings.text_of(name) for name in settings_table()}
@@ -367,12 +359,9 @@ class Throttle:
         store = factory.breaker_store(self.settings, self._clock)
         if store is not None:
             store.stop_with(self)
-        load, on_degradable = weak_method(self._load), weak_method(self._allow_degradation)
-        registry = GuardRegistry(
-            self.settings, load, self._clock, on_degradable, store, predecessor=predecessor
-        )
         self.control.after_sample = weak_method(self._poll_guards)
-        return registry
+        load, on_degradable = weak_method(self._load), weak_method(self._allow_degradation)
+        return GuardRegistry(self.settings, load, self._clock, on_degradable, store, predecessor=predecessor)
 
     def _poll_guards(self) -> None:
         if self._guards is not None:

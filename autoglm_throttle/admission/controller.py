@@ -35,8 +35,6 @@ class AdmissionController:
         parts: AdmissionParts,
         control_state: ControlState,
         refresh: Callable[[float], object],
-        *,
-        dry_run: bool = False,
     ) -> None:
         self.parts: AdmissionParts = parts
         # Whether the rates belong to a fleet: then await `ensure_lease` before `try_admit`.
@@ -49,8 +47,8 @@ class AdmissionController:
         self._user_limits = parts.user_limits
         self._store = parts.store
         self._events = parts.events
-        self._dry_run = dry_run
-        self.verdicts: Verdicts = Verdicts(parts, dry_run=dry_run)
+        self._dry_run = parts.dry_run
+        self.verdicts: Verdicts = Verdicts(parts)
         # Runs pending wake-ups, polls the store, writes log events; call it after leaving the lock.
         self.flush: Callable[[], None] = self.verdicts.flush
         self._refresh = refresh

@@ -50,6 +50,7 @@ class AdmissionParts:
     fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
     store: StoreMonitor | None  # Monitors the shared store of user limits; None: they are kept in memory
     events: EventQueue
+    dry_run: bool  # Whether rejections are only counted
 
 
 def admission_parts(
@@ -83,6 +84,7 @@ def admission_parts(
         fleet=members,
         store=monitor,
         events=EventQueue(lock, settings.observe.log_refused_every_s, hasher.text, settings.users.max_users),
+        dry_run=settings.control.dry_run,
     )
 
 

@@ -26,13 +26,13 @@ _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.
 class Verdicts:
     """Turns decisions into permits and rejections, and gives the holders of tickets their results."""
 
-    def __init__(self, parts: AdmissionParts, *, dry_run: bool) -> None:
+    def __init__(self, parts: AdmissionParts) -> None:
         self.permit: Callable[..., Permit] = Permit  # Makes a permit, with the arguments of `Permit`
         if parts.quota is not None:
             from autoglm_throttle.admission.quota_check import QuotaPermit
 
             self.permit = partial(QuotaPermit, parts.quota)
-        self._dry_run = dry_run
+        self._dry_run = parts.dry_run
         self._events = parts.events
         self._settlement = parts.settlement
         self._clock = parts.settlement.clock
