@@ -1,12 +1,10 @@
 """A fixed concurrency limit, without a queue.
 
-For the policies that measure no service rate. It has the methods of `AdaptiveConcurrencyLimiter`, so that
-both share one request path.
+For the policies that measure no service rate, with the methods of `AdaptiveConcurrencyLimiter`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from autoglm_throttle.limiting.service_estimator import FIRST_LATENCY_S
@@ -29,13 +27,9 @@ _NO_TICKETS: Sequence[Ticket] = ()
 
 
 class FixedConcurrencyLimit:
-    """Limit the requests in flight to a fixed number, and reject the others.
+    """Limit the requests in flight to a fixed number, and reject the others; infinite: only count them.
 
-    Not thread-safe: callers hold one lock.
-
-    Args:
-        limit: requests in flight, >= 1; infinite: they are only counted.
-        slo_s: the latency objective in seconds; only reported.
+    The objective is only reported. Not thread-safe: callers hold one lock.
     """
 
     __slots__ = (
@@ -150,23 +144,12 @@ class FixedConcurrencyLimit:
         return LimiterReport(rejected > 0, None, self.in_flight, self.limit)
 
     def view(self, now: float) -> ConcurrencyView:  # noqa: ARG002 - interface
-        """Return the limit and the requests in flight; the other figures mean "not measured"."""
+        """Return the limit and the requests in flight."""
         return ConcurrencyView(
             limit=self.limit,
             in_flight=self.in_flight,
             paused=self.paused,
-            waiting=(0, 0, 0),
-            service_rps=None,
-            demand_rps=(0.0, 0.0, 0.0),
             latency_s=self._held_s,
-            unloaded_s=None,
-            budget_s=math.inf,
             slo_s=self.slo_s,
-            slo_learned=False,
-            memory_cap=math.inf,
-            memory_blind=False,
-            slo_unreachable=False,
             pressure=self.in_flight / self.limit,
-            retry_backlog_s=0.0,
-            work_classes=(),
         )

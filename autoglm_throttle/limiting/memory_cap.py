@@ -21,32 +21,17 @@ MIN_SAMPLE_REQUESTS = 4  # Requests in flight below which the cap is at least tw
 
 
 class MemoryCap:
-    """Learns the memory of one request from the fill of the fullest device.
+    """Learns the memory of one request from the fill of the fullest device, up to a target fill in (0, 1].
 
     If the fill falls when requests end, it is attributed to the requests in flight.
     A caching allocator, such as PyTorch's, keeps its memory: a few requests would look as expensive as
     the peak. In that case the highest fill is attributed to the peak in flight.
     The fill counts as retained until it falls for the first time.
-
-    Args:
-        target: target fill, in (0, 1].
     """
 
     __slots__ = (
-        "_attributed",
-        "_attributed_least",
-        "_crash_cap",
-        "_crashing",
-        "_failed",
-        "_failed_s",
-        "_idle",
-        "_max_ever",
-        "_max_in_flight",
-        "_ratio",
-        "_target",
-        "is_retained",
-        "peak",
-        "requests",
+        *("_attributed", "_attributed_least", "_crash_cap", "_crashing", "_failed", "_failed_s", "_idle"),
+        *("_max_ever", "_max_in_flight", "_ratio", "_target", "is_retained", "peak", "requests"),
     )
 
     def __init__(self, target: float) -> None:
@@ -54,9 +39,8 @@ class MemoryCap:
         self._idle = math.inf
         self._ratio, self._attributed = 0.0, 0  # the last accepted fill, and the requests it is attributed to
         self._attributed_least = 0  # certainly in flight then, if it is attributed to more
-        self._max_in_flight = self._max_ever = (
-            0  # in flight since the fill was found to be retained, and ever
-        )
+        # Most in flight since the fill was found to be retained, and ever.
+        self._max_in_flight = self._max_ever = 0
         self._failed = self._crashing = 0  # failures of the newest burst, and in flight when it began
         self._failed_s = -math.inf
         self._crash_cap = math.inf  # until a fill has been read under load
@@ -73,13 +57,9 @@ class MemoryCap:
     def learn(self, ratio: float, in_flight: int, peak: int, *, untouched: bool) -> None:
         """Update the cap with a fill, 0..1, of the fullest device.
 
-        Args:
-            ratio: the fill.
-            in_flight: requests in flight at that time.
-            peak: the most in flight in the present period, >= in_flight.
-            untouched: no request has ever been in flight, so the fill is the idle one, up or down:
-                a model that is still being loaded is not the work of requests.
+        ``peak`` is the most in flight in the present period; ``untouched``: no request has ever been.
         """
+        # Until the first request the idle fill moves up or down: a model may be still being loaded.
         self._idle = ratio if untouched else min(self._idle, ratio)
         peak, self.peak = max(peak, self.peak), 0
         if in_flight >= self._crash_cap / 2:
@@ -98,22 +78,14 @@ class MemoryCap:
             self.requests = self._crash_cap
         elif rise > MIN_RISE:
             # The first requests may have loaded a model: a cap at the peak could never be proved wrong.
-            least = (
-                1.0
-                if self._max_ever >= MIN_SAMPLE_REQUESTS
-                else min(2.0 * self._max_ever, MIN_SAMPLE_REQUESTS)
-            )
+            most = self._max_ever
+            least = min(2.0 * most, MIN_SAMPLE_REQUESTS) if most < MIN_SAMPLE_REQUESTS else 1.0
             self.requests = max(least, (self._target - self._idle) * self._attributed / rise)
 
     def record_failure(self, in_flight: int, now: float) -> bool:
-        """Record a failed request; if most requests fail at once, the service may have run out of memory.
+        """Record a failed request beside those still in flight; return whether the cap has changed.
 
-        Args:
-            in_flight: requests still in flight.
-            now: monotonic seconds.
-
-        Returns:
-            Whether the cap has changed.
+        If most requests fail at once, the service may have run out of memory.
         """
         if now > self._failed_s + CRASH_S:
             self._failed, self._crashing = 0, in_flight + 1

@@ -189,14 +189,11 @@ class LimitSets:
 
     def map(self, change: Callable[[Limits], Limits]) -> LimitSets:
         """Return the same sets with other limits, for users and addresses alike."""
-        changed: dict[LimitSet | None, LimitSet | None] = {
-            each: LimitSet(each.name, change(each.users), change(each.addresses)) for each in self
-        }
-        changed[None] = None
+        changed = {each: LimitSet(each.name, change(each.users), change(each.addresses)) for each in self}
         other = copy.copy(self)
-        other.by_priority = tuple(changed[each] for each in self.by_priority)
-        other.by_plan = {name: changed[each] for name, each in self.by_plan.items()}
-        other.by_route = {name: changed[each] for name, each in self.by_route.items()}
+        other.by_priority = tuple(each and changed[each] for each in self.by_priority)
+        other.by_plan = {name: each and changed[each] for name, each in self.by_plan.items()}
+        other.by_route = {name: each and changed[each] for name, each in self.by_route.items()}
         return other
 
     def _named(self, kind: str, limits: Mapping[str, Limits | None]) -> dict[str, LimitSet | None]:

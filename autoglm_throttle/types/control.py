@@ -142,25 +142,31 @@ class WorkClassView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrencyView:
-    """Figures of a concurrency limit at one moment."""
+    """Figures of a concurrency limit at one moment; the defaults mean "not measured"."""
 
     limit: float  # requests that may be in flight
     in_flight: int
     paused: int  # requests that have given their slot back for a while
-    waiting: tuple[int, int, int]  # queued tickets: high, mid, low
-    service_rps: float | None
+    waiting: tuple[int, int, int] = (0, 0, 0)  # queued tickets: high, mid, low
+    service_rps: float | None = None
     """Requests finished per second, a lower bound until the limit was reached; None: no completion yet."""
-    demand_rps: tuple[float, float, float]  # arrivals per second: high, mid, low, admitted or not
+    demand_rps: tuple[float, float, float] = (
+        0.0,
+        0.0,
+        0.0,
+    )  # arrivals per second: high, mid, low, admitted or not
     latency_s: float  # recent mean time from slot to end
-    unloaded_s: float | None  # mean latency without load; None before the first completion
-    budget_s: float  # seconds that a request may spend in the service
+    unloaded_s: float | None = None  # mean latency without load; None before the first completion
+    budget_s: float = math.inf  # seconds that a request may spend in the service
     slo_s: float  # the objective in force
-    slo_learned: bool  # whether it is learned, since none is set
-    memory_cap: float  # requests in flight that the memory of the devices allows; infinite: not learned yet
-    memory_blind: bool
+    slo_learned: bool = False  # whether it is learned, since none is set
+    memory_cap: float = (
+        math.inf
+    )  # requests in flight that the memory of the devices allows; infinite: not learned yet
+    memory_blind: bool = False
     """Whether the engine allocates its memory in advance, so that the fill carries no information."""
-    slo_unreachable: bool  # whether a request takes more than half of the objective even without load
-    retry_backlog_s: float  # seconds until the last turn that was told to a rejected request
-    work_classes: tuple[WorkClassView, ...]  # the work classes with most requests
+    slo_unreachable: bool = False  # whether a request takes more than half of the objective even without load
+    retry_backlog_s: float = 0.0  # seconds until the last turn that was told to a rejected request
+    work_classes: tuple[WorkClassView, ...] = ()  # the work classes with most requests
     pressure: float
     """Demand as a share of the service rate; before it is measured, in flight as a share of the limit."""
