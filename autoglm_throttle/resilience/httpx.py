@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.resilience.drive import Steps, drive_async, drive_sync
@@ -61,15 +61,25 @@ def origin(url: httpx.URL) -> str:
     return f"{name[: NAME_CHARACTERS - CHECKSUM_CHARACTERS - 1]}~{checksum}"
 
 
-class _TransportBase:
+Inner = TypeVar("Inner", httpx.BaseTransport, httpx.AsyncBaseTransport)
+
+
+class _TransportBase(Generic[Inner]):
     """Parameters of both transports, and a call through either of them."""
 
+    _new_inner: Callable[[], Inner]
     _body: Callable[..., httpx.SyncByteStream | httpx.AsyncByteStream]
 
     def __init__(
-        self, throttle: GuardSource, *, name: str | None = None, key: CacheKey | None = None
+        self,
+        throttle: GuardSource,
+        inner: Inner | None = None,
+        *,
+        name: str | None = None,
+        key: CacheKey | None = None,
     ) -> None:
         self._throttle = throttle
+        self._inner: Inner = self._new_inner() if inner is None else inner
         self._name = name
         self._key = key
 
@@ -96,7 +106,7 @@ class _TransportBase:
         raise NotImplementedError
 
 
-class GuardTransport(_TransportBase, httpx.BaseTransport):
+class GuardTransport(_TransportBase[httpx.BaseTransport], httpx.BaseTransport):
     """A transport for ``httpx.Client``; safe for any number of threads.
 
     ``timeout_s`` limits each step of a call until its headers (connecting, sending, one read) and
@@ -112,17 +122,7 @@ class GuardTransport(_TransportBase, httpx.BaseTransport):
             user, are cached only with such a key, which must distinguish users and bodies.
     """
 
-    def __init__(
-        self,
-        throttle: GuardSource,
-        inner: httpx.BaseTransport | None = None,
-        *,
-        name: str | None = None,
-        key: CacheKey | None = None,
-    ) -> None:
-        super().__init__(throttle, name=name, key=key)
-        self._inner = httpx.HTTPTransport() if inner is None else inner
-
+    _new_inner = httpx.HTTPTransport
     _body = GuardedBody
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -157,7 +157,7 @@ class GuardTransport(_TransportBase, httpx.BaseTransport):
         return self
 
 
-class AsyncGuardTransport(_TransportBase, httpx.AsyncBaseTransport):
+class AsyncGuardTransport(_TransportBase[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """A transport for ``httpx.AsyncClient``, under asyncio and trio.
 
     ``timeout_s`` limits a call until its headers, ``stream_idle_s`` the time between two parts of the body;
@@ -165,17 +165,7 @@ class AsyncGuardTransport(_TransportBase, httpx.AsyncBaseTransport):
     The arguments are those of `GuardTransport`; ``inner`` is by default ``httpx.AsyncHTTPTransport()``.
     """
 
-    def __init__(
-        self,
-        throttle: GuardSource,
-        inner: httpx.AsyncBaseTransport | None = None,
-        *,
-        name: str | None = None,
-        key: CacheKey | None = None,
-    ) -> None:
-        super().__init__(throttle, name=name, key=key)
-        self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
-
+    _new_inner = httpx.AsyncHTTPTransport
     _body = AsyncGuardedBody
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from autoglm_throttle import events
@@ -72,106 +73,14 @@ class GuardsView:
     """Whether the store of shared breakers answers; None where breakers are local to the process."""
 
 
-class GuardTable:
-    """Guards with a maximum number, and their counters; idle guards are evicted. Its owner locks it."""
-
-    __slots__ = (
-        *("_defer", "_evicted", "_is_full_logged", "_max_guards"),
-        *("degraded", "guards", "registered", "transitions", "unguarded"),
-    )
-
-    def __init__(
-        self,
-        max_guards: int,
-        clock: Clock,
-        defer: Callable[[Callable[[], object]], object],
-    ) -> None:
-        self._max_guards = max_guards
-        self._defer = defer
-        self._is_full_logged = False
-        # Answers without the dependency, by guard, kind of fallback and cause.
-        self.degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
-        # State changes, by guard and new state.
-        self.transitions: Counter[tuple[str, BreakerState]] = Counter()
-        # Guards by name; the first ones are the next candidates for eviction.
-        self.guards: OrderedDict[str, GuardState] = OrderedDict()
-        # Evicted guards that callers may still hold: a name must never have two breakers.
-        self._evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
-        self.registered: set[str] = set()  # Guards registered in code; these are never evicted
-        # The disabled guard for names above the maximum: an unprotected call is better than a failed one.
-        self.unguarded: GuardState = GuardState(OTHERS, _DISABLED, clock=clock)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.guards or name in self._evicted
-
-    def restore(self, name: str) -> GuardState | None:
-        """Restore an evicted guard that a caller still holds, if there is capacity."""
-        circuit = self._evicted.get(name)
-        if circuit is not None and self.ensure_capacity():
-            self.guards[name] = circuit
-            del self._evicted[name]
-        return circuit
-
-    def ensure_capacity(self) -> bool:
-        """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
-
-        A candidate is closed and has no calls in flight. One without recorded failures is preferred.
-        Each call checks few guards, in rotation, so that a new name does not wait for a thousand checks.
-        """
-        if len(self.guards) < self._max_guards:
-            return True
-        closed = None
-        for name, circuit in list(islice(self.guards.items(), EVICTION_CANDIDATES)):
-            self.guards.move_to_end(name)  # the next call checks other guards
-            view = circuit.view()
-            if name in self.registered or view.machine is not BreakerState.CLOSED or view.in_flight:
-                continue
-            if circuit.is_idle:
-                self._evict(name)
-                return True
-            closed = name if closed is None else closed
-        if closed is not None:
-            self._evict(closed)
-            return True
-        if not self._is_full_logged:
-            self._is_full_logged = True
-            self._defer(events.guard_table_full(self._max_guards).write)
-        return False
-
-    def all(self) -> list[GuardState]:
-        """Return all living guards, also evicted ones and the one for names above the maximum."""
-        return [*(dict(self._evicted.items()) | self.guards).values(), self.unguarded]
-
-    def take_over(self, other: GuardTable) -> None:
-        """Take over the guards of another table, which another thread may be changing."""
-        self.guards.update(other.guards)
-        self.registered.update(other.registered)
-        self.unguarded = other.unguarded
-        for circuit in other.all():
-            if circuit is not self.unguarded and circuit.name not in self.guards:
-                self._evicted[circuit.name] = circuit
-
-    def _evict(self, name: str) -> None:
-        self._evicted[name] = self.guards[name]
-        del self.guards[name]
-        # Its transitions move to one shared name, so that totals never decrease.
-        for state in BreakerState:
-            count = self.transitions.pop((name, state), 0)
-            if count:
-                self.transitions[OTHERS, state] += count
-
-
 class GuardRegistry:
-    """The registry of guards and features.
+    """The guards and features by name, at most ``max_names`` beside the features: idle guards are evicted.
 
-    Args:
-        settings: the defaults of all guards, and the tables of single guards.
-        load: returns the load of the service, 0..1; None: not known. It may take the throttle's lock.
-        clock: monotonic seconds.
-        on_degradable: called for each guard that has a fallback, or may be shed.
-        store: the shared state of all breakers; None: breakers are local to the process.
-        predecessor: registry whose guards this one takes over, in a forked child. The configuration in code,
-            the listeners and the commands of operators stay; all that was measured begins anew.
+    ``load`` returns the load of the service, 0..1, None: not known; it may take the throttle's lock.
+    ``on_degradable`` is called for each guard that has a fallback, or may be shed. ``store`` is the shared
+    state of all breakers, None: breakers are local to the process. ``predecessor`` is the registry of the
+    parent process whose guards a forked child takes over. The configuration in code, the listeners and the
+    commands of operators stay; all that was measured begins anew.
     """
 
     def __init__(
@@ -192,10 +101,19 @@ class GuardRegistry:
         self._degradation = DegradationController(
             settings.degradation, load, settings.gpu.sample_interval_s, clock, _level_changed
         )
-        self.table: GuardTable = GuardTable(  # The guards; for a successor
-            settings.shared_breakers.max_names, clock, self._lock.pending.append
-        )
-        self.listeners: list[TransitionListener] = []  # Listeners for changes of breakers; for a successor
+        # What a successor takes over. Guards by name; the first ones are the next candidates for eviction.
+        self.guards: OrderedDict[str, GuardState] = OrderedDict()
+        # Evicted guards that callers may still hold: a name must never have two breakers.
+        self.evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
+        self.registered: set[str] = set()  # names registered in code; their guards are never evicted
+        self.listeners: list[TransitionListener] = []
+        # The disabled guard for names above the maximum: an unprotected call is better than a failed one.
+        self.unguarded: GuardState = GuardState(OTHERS, _DISABLED, clock=clock)
+        self._is_full_logged = False
+        # Answers without the dependency, by guard, kind of fallback and cause.
+        self._degraded: Counter[tuple[str, FallbackKind, str]] = Counter()
+        # State changes, by guard and new state.
+        self._transitions: Counter[tuple[str, BreakerState]] = Counter()
         if predecessor is not None:
             self._take_over(predecessor)
 
@@ -205,7 +123,7 @@ class GuardRegistry:
         Raises:
             ConfigError: the name is empty, too long or not printable.
         """
-        circuit = self.table.guards.get(name)
+        circuit = self.guards.get(name)
         return Guard(circuit if circuit is not None else self._get_or_create(name))
 
     def feature(  # noqa: PLR0913 - one argument for each property of a guard
@@ -232,12 +150,12 @@ class GuardRegistry:
             classify=classify, ignore=_as_tuple(ignore), expected=_as_tuple(expected)
         )
         with self._lock:
-            if name in self.table:
+            if name in self.guards or name in self.evicted:
                 raise ValueError(
                     f"the guard {name!r} exists already: register the feature before its first use"
                 )
-            self.table.ensure_capacity()
-            self.table.registered.add(name)
+            self._ensure_capacity()
+            self.registered.add(name)
             return Guard(self._add(feature, settings, classifier))
 
     def add_listener(self, listener: TransitionListener) -> None:
@@ -251,8 +169,8 @@ class GuardRegistry:
     def view(self) -> GuardsView:
         """Return the state of all guards; takes each breaker's lock in turn."""
         with self._lock:
-            circuits = list(self.table.guards.values())
-            degraded, transitions = dict(self.table.degraded), dict(self.table.transitions)
+            circuits = list(self.guards.values())
+            degraded, transitions = dict(self._degraded), dict(self._transitions)
         level, load = self._degradation.view()
         return GuardsView(
             breakers=tuple(circuit.view() for circuit in circuits),
@@ -267,7 +185,7 @@ class GuardRegistry:
         """Start the subscriptions to the fleet's store, also for guards that are created later."""
         self._is_started = True
         if self._store is not None:
-            for circuit in self.table.all():
+            for circuit in self._all():
                 circuit.subscribe()
             self._store.start()
 
@@ -277,27 +195,65 @@ class GuardRegistry:
         if self._store is not None:
             self._store.stop()
 
+    def _all(self) -> list[GuardState]:
+        # All living guards, also evicted ones and the one for names above the maximum.
+        return [*(dict(self.evicted.items()) | self.guards).values(), self.unguarded]
+
     def _take_over(self, predecessor: GuardRegistry) -> None:
-        """Take over the guards of a registry without its locks, which threads of its process may hold."""
+        # Without its lock, which a thread of the parent process may hold.
         self.listeners.extend(predecessor.listeners)
-        self.table.take_over(predecessor.table)
-        for circuit in self.table.all():
+        self.guards.update(predecessor.guards)
+        self.registered.update(predecessor.registered)
+        self.evicted.update(predecessor.evicted)
+        self.unguarded = predecessor.unguarded
+        for circuit in self._all():
             executor = circuit.executor
-            is_counted = circuit is not self.table.unguarded
+            is_counted = circuit is not self.unguarded
             circuit.rebuild(self._store if is_counted else None, self._on_transitions if is_counted else None)
             if executor is not None:
                 self._attach_executor(circuit, executor.feature)
 
     def _get_or_create(self, name: str) -> GuardState:
-        table = self.table
         with self._lock:
-            circuit = table.guards.get(name) or table.restore(name)
-            if circuit is not None:
-                return circuit
-            feature = self._feature(name, None, None, None)
-            settings = breaker_of(self._settings.guards, self._settings.breaker, name)
-            has_capacity = table.ensure_capacity()
-            return self._add(feature, settings, OutcomeClassifier()) if has_capacity else table.unguarded
+            circuit = self.guards.get(name) or self.evicted.get(name)
+            if circuit is None:
+                feature = self._feature(name, None, None, None)
+                settings = breaker_of(self._settings.guards, self._settings.breaker, name)
+                has_capacity = self._ensure_capacity()
+                return self._add(feature, settings, OutcomeClassifier()) if has_capacity else self.unguarded
+            if name not in self.guards and self._ensure_capacity():
+                self.guards[name] = self.evicted.pop(name)
+            return circuit
+
+    def _ensure_capacity(self) -> bool:
+        """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
+
+        A candidate is closed and has no calls in flight. One without recorded failures is preferred.
+        Each call checks few guards, in rotation, so that a new name does not wait for a thousand checks.
+        """
+        max_guards = self._settings.shared_breakers.max_names
+        if len(self.guards) < max_guards:
+            return True
+        candidates = []
+        for name, circuit in list(islice(self.guards.items(), EVICTION_CANDIDATES)):
+            self.guards.move_to_end(name)  # the next call checks other guards
+            view = circuit.view()
+            if name not in self.registered and view.machine is BreakerState.CLOSED and not view.in_flight:
+                candidates.append((circuit.is_idle, name))
+        if candidates:
+            self._evict(max(candidates, key=itemgetter(0))[1])
+        elif not self._is_full_logged:
+            self._is_full_logged = True
+            self._lock.pending.append(events.guard_table_full(max_guards).write)
+        return bool(candidates)
+
+    def _evict(self, name: str) -> None:
+        self.evicted[name] = self.guards.pop(name)
+        # Its transitions move to one shared name, so that totals never decrease.
+        for state in BreakerState:
+            count = self._transitions.pop((name, state), 0)
+            if count:
+                self._transitions[OTHERS, state] += count
 
     def _feature(
         self,
@@ -332,7 +288,7 @@ class GuardRegistry:
             self._attach_executor(circuit, feature)
         if self._store is not None and self._is_started:
             self._store.start()
-        return self.table.guards.setdefault(name, circuit)
+        return self.guards.setdefault(name, circuit)
 
     def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
         settings, policy = self._settings.degradation, self._settings.guards.get(feature.name)
@@ -343,7 +299,7 @@ class GuardRegistry:
         self._on_degradable()
 
     def _record_degraded(self, name: str, kind: FallbackKind, cause: str) -> None:
-        self._lock.run(partial(self.table.degraded.update, ((name, kind, cause),)))
+        self._lock.run(partial(self._degraded.update, ((name, kind, cause),)))
         answers = degraded_answers.get()
         # The list is shared: a context copied into a worker thread refers to the same one.
         if answers is not None and (kind, cause) not in answers:
@@ -351,7 +307,7 @@ class GuardRegistry:
 
     def _on_transitions(self, changes: Sequence[BreakerTransition]) -> None:
         for change in changes:
-            self._lock.run(partial(self.table.transitions.update, ((change.name, change.after),)))
+            self._lock.run(partial(self._transitions.update, ((change.name, change.after),)))
             events.breaker_changed(change).write()
             for listener in tuple(self.listeners):
                 try:

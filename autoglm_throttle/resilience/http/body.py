@@ -68,16 +68,11 @@ class BodyObserver:
     def received(self, part: bytes) -> None:
         """Record a part of the body."""
         self._stop_timer()
-        if not part:
-            return
-        self._record_first_part()
-        self._received_bytes += len(part)
-        policy = self._cache_policy
-        # Too long for the cache: drop the parts at once, do not hold them until the end.
-        if policy is not None and self._received_bytes > policy.max_body_bytes:
-            self._cache_policy = None
-        elif policy is not None:
-            policy.parts.append(part)
+        if part:
+            self._record_first_part()
+            self._received_bytes += len(part)
+            if self._cache_policy is not None:
+                self._cache_policy.add(part)
 
     def complete(self, body: bytes | None) -> None:
         """Record a body that arrived with the headers; None: it was consumed or decoded already."""
@@ -96,7 +91,7 @@ class BodyObserver:
         self._stream.record_end()
         policy, self._cache_policy = self._cache_policy, None
         if policy is not None:
-            policy.put(b"".join(policy.parts))
+            policy.store()
 
     def failed(self, error: BaseException) -> None:
         """Record that the body ended in an error, or its reader was cancelled."""

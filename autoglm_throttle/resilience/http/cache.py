@@ -52,22 +52,12 @@ FORBID_STORING: Final = frozenset({"no-store", "private", "no-cache"})
 
 FORBID_STALE: Final = frozenset({"must-revalidate", "proxy-revalidate"})
 
-# Fields of one connection (RFC 9111 section 3.1), of one user, or of one use.
+# Fields of one connection (RFC 9111 section 3.1), of one user (``Set-Cookie``), or of one use (``Age``).
 UNSTORED_FIELDS: Final = frozenset(
     {
-        "age",  # computed at each use
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authentication-info",
-        "proxy-connection",
-        "set-cookie",  # the session of one user
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "warning",  # obsolete, RFC 9111 section 5.5
-        "x-degraded",
+        *("age", "connection", "keep-alive", "proxy-authenticate", "proxy-authentication-info"),
+        *("proxy-connection", "set-cookie", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("warning", "x-degraded"),  # ``Warning`` is obsolete, RFC 9111 section 5.5
     }
 )
 
@@ -156,11 +146,25 @@ class CachedResponse:
 
 @dataclass(slots=True)
 class CachePolicy:
-    """Destination of a body that may be cached."""
+    """Collects a body that may be cached."""
 
     put: Callable[[bytes], None]  # Called with the complete body, as received
     max_body_bytes: int  # Maximum length of a cached body
     parts: list[bytes] = field(default_factory=list)
+    _length: int = 0
+
+    def add(self, part: bytes) -> None:
+        """Add a part of the body. Of a body that is too long no part is kept."""
+        self._length += len(part)
+        if self._length <= self.max_body_bytes:
+            self.parts.append(part)
+        else:
+            self.parts.clear()
+
+    def store(self) -> None:
+        """Store the complete body, unless it is too long."""
+        if self._length <= self.max_body_bytes:
+            self.put(b"".join(self.parts))
 
 
 class ResponseCache:
