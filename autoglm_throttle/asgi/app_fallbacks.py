@@ -68,7 +68,7 @@ async def answer(
         return UNSET if executor.responses is None else executor.responses.find_answer(request, cause)
 
     try:
-        found = await drive_async(executor.chain.answer(context, lookup, action, _check_answer))
+        found = await drive_async(executor.answer(context, lookup, action, _check_answer))
     except Exception:  # noqa: BLE001 - logged by the fallbacks; the original answer stands
         return None
     return None if found is None else _sized(found.value, found.kind, cause)

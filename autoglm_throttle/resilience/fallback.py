@@ -6,23 +6,20 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from autoglm_throttle.resilience.drive import Call, Steps
 from autoglm_throttle.types import Criticality, FallbackContext, FallbackKind
 
 if TYPE_CHECKING:
-    from autoglm_throttle.events import RateLimitedLogger
+    pass
 
 LOAD: Final = "load"  # Cause of a fallback used because of the degradation level
 ERROR: Final = "error"  # Cause of a fallback used after a failure
 REFRESH: Final = "refresh"  # Cause of a cached answer while another caller's live call fetches a newer one
-_NOTE_CHARS: Final = 500  # Maximum characters of an exception note about a failed fallback: one line of a log
 DegradedAnswer = tuple[FallbackKind, str]  # Kind of fallback, and its cause
 
 # Degraded answers of the current request; None if they are not collected. Worker threads share the list.
@@ -214,107 +211,12 @@ class FallbackAnswer:
         return self.value
 
 
-class FallbackChain:
-    """Fallback chain of one feature, for functions and HTTP alike.
-
-    Each answer is counted. If a fallback raises or its value is not accepted, this is logged and the next one
-    is tried; the original error gets a note about it. A `BaseException` that is no `Exception`, such as a
-    cancellation, propagates at once.
-    """
-
-    __slots__ = ("_fallback", "_log", "_name", "_on_degraded", "_orders", "_timeout_s", "asynchronous")
-
-    def __init__(
-        self,
-        feature: Feature,
-        on_degraded: DegradedCallback,
-        timeout_s: float | None,
-        log: RateLimitedLogger,
-    ) -> None:
-        fallback = feature.fallback
-        self._name = feature.name
-        self._fallback = fallback
-        self._on_degraded = on_degraded
-        self._timeout_s = timeout_s
-        self._log = log
-        self._orders = {action: _available_kinds(order, fallback, action) for action, order in _ORDER.items()}
-        # Whether the dynamic fallback is a coroutine function, usable by asynchronous callers only.
-        self.asynchronous: bool = fallback is not None and fallback.asynchronous
-
-    def answer(
-        self,
-        context: FallbackContext,
-        lookup: CacheLookup,
-        action: DegradationAction = DegradationAction.SERVE,
-        check: ValueCheck | None = None,
-    ) -> Steps[FallbackAnswer | None]:
-        """Answer without the call.
-
-        Returns:
-            The first available answer. None: no fallback has one, and the original result stands.
-        """
-        for kind in self._orders[action]:
-            try:
-                if kind is FallbackKind.DYNAMIC:
-                    value: object = yield Call(self._compute, self._compute_async, (context,))
-                else:
-                    value = lookup(context.cause) if kind is FallbackKind.STALE else self._static_value()
-                if value is not UNSET and check is not None:
-                    check(value, kind)
-            except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
-                self._record_failure(kind, error, context.error)
-            else:
-                if value is not UNSET:
-                    self._on_degraded(self._name, kind, context.cause)
-                    return FallbackAnswer(value, kind, context.cause)
-        return None
-
-    def _static_value(self) -> object:
-        fallback = self._fallback
-        if fallback is None or fallback.shared_value:
-            return UNSET if fallback is None else fallback.static
-        return copy.deepcopy(fallback.static)
-
-    def _compute(self, context: FallbackContext) -> object:
-        fallback = self._fallback
-        value = UNSET if fallback is None or fallback.dynamic is None else fallback.dynamic(context)
-        if inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            raise TypeError("the dynamic fallback of a synchronous call must not be asynchronous")
-        return value
-
-    async def _compute_async(self, context: FallbackContext) -> object:
-        fallback = self._fallback
-        value = UNSET if fallback is None or fallback.dynamic is None else fallback.dynamic(context)
-        return await self._await_limited(value) if inspect.isawaitable(value) else value
-
-    async def _await_limited(self, value: Awaitable[object]) -> object:
-        import anyio
-
-        with anyio.fail_after(self._timeout_s):
-            return await value
-
-    def _record_failure(self, kind: FallbackKind, error: Exception, original: BaseException | None) -> None:
-        self._log.warn(kind.value, f"the {kind} fallback has raised {type(error).__name__}", error=error)
-        if original is None or error is original:
-            return
-        prefix = f"the {kind} fallback of {self._name!r} has raised "
-        with suppress(Exception):  # a user's exception class may raise
-            if not any(note.startswith(prefix) for note in getattr(original, "__notes__", ())):
-                # An exception may be raised again and again: one note per kind of fallback.
-                original.add_note(f"{prefix}{error!r}"[:_NOTE_CHARS])
-
-
-def _available_kinds(
-    order: tuple[FallbackKind, ...], fallback: Fallback | None, action: DegradationAction
-) -> tuple[FallbackKind, ...]:
-    if fallback is None:
-        return ()
+def available_kinds(fallback: Fallback, action: DegradationAction) -> tuple[FallbackKind, ...]:
+    """Return the kinds of fallback that may answer under an action, in their order."""
+    may_compute = action is DegradationAction.SERVE or fallback.under_load
     available = {
         FallbackKind.STALE: fallback.stale,
-        FallbackKind.DYNAMIC: fallback.dynamic is not None
-        and (action is DegradationAction.SERVE or fallback.under_load),
+        FallbackKind.DYNAMIC: fallback.dynamic is not None and may_compute,
         FallbackKind.STATIC: fallback.static is not UNSET,
     }
-    return tuple(kind for kind in order if available[kind])
+    return tuple(kind for kind in _ORDER[action] if available[kind])

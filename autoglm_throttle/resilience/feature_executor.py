@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import copy
+import inspect
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.calls import (
+    Args,
     CallResult,
     GuardedAttempt,
+    Kwargs,
     SettlingAwaitable,
     attempt,
     attempt_async,
@@ -20,15 +25,18 @@ from autoglm_throttle.resilience.fallback import (
     LOAD,
     REFRESH,
     UNSET,
+    CacheLookup,
     DegradationAction,
     DegradedCallback,
+    Fallback,
     FallbackAnswer,
-    FallbackChain,
     Feature,
+    ValueCheck,
+    available_kinds,
 )
 from autoglm_throttle.resilience.http.cache import ResponseCache
 from autoglm_throttle.resilience.single_flight import SingleFlight, copy_exception
-from autoglm_throttle.resilience.stale import ResultCache
+from autoglm_throttle.resilience.stale import CACHEABLE_OUTCOMES, FunctionCall, ResultCache
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import (
@@ -44,77 +52,19 @@ from autoglm_throttle.types import (
 if TYPE_CHECKING:
     from autoglm_throttle.resilience.http.call import HttpCall
 
-_CACHEABLE_OUTCOMES: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
-
-Args = tuple[Any, ...]
-Kwargs = Mapping[str, Any]
-
-
-class FunctionCall:
-    """One call of a guarded function."""
-
-    rejected = GuardRejected
-    check = None  # any value of a fallback is accepted
-
-    __slots__ = ("_attempt", "_executor", "args", "flight_key", "kwargs", "max_wait_s", "replaces_values")
-
-    def __init__(
-        self,
-        executor: FeatureExecutor,
-        key: Hashable | None,
-        fn: Callable[..., Any],
-        args: Args,
-        kwargs: Kwargs,
-    ) -> None:
-        fallback = executor.feature.fallback
-        self._executor = executor
-        self._attempt = Call(attempt, attempt_async, (executor.circuit, fn, args, kwargs))
-        self.flight_key: Hashable | None = key
-        self.args: Args = args
-        self.kwargs: Kwargs = kwargs
-        self.max_wait_s: float | None = executor.circuit.timeout_s
-        self.replaces_values: bool = fallback is not None and bool(fallback.on_value)
-
-    def has_cached(self) -> bool:
-        """Whether a usable result is cached."""
-        results, key = self._executor.results, self.flight_key
-        return results is not None and key is not None and results.has(key)
-
-    def cached(self, cause: str) -> object:  # noqa: ARG002 - a value cannot state a cause
-        """Return a copy of the cached result, or `UNSET`."""
-        results = self._executor.results
-        return UNSET if results is None else results.get_copy(self.flight_key)
-
-    def run(self) -> Steps[GuardedAttempt]:
-        """Make the call alone, and cache its result."""
-        return (yield from self.run_shared()).attempt
-
-    def run_shared(self) -> Steps[CallResult]:
-        """Make the call for all callers that wait for it, and cache its result."""
-        attempted: GuardedAttempt = yield self._attempt
-        error = attempted.error
-        return CallResult(
-            attempted,
-            self._executor.store_result(self.flight_key, attempted),
-            is_shareable=not isinstance(error, TimeoutError),
-            trace=None if error is None else error.__traceback__,
-        )
-
-    def copy_of(self, value: object) -> object:
-        """Return a copy of the shared value."""
-        results = self._executor.results
-        return UNSET if results is None else results.copy_value(value)
-
-    def closing(self, attempted: GuardedAttempt) -> None:
-        """Return None: a value needs no release."""
+_NOTE_CHARS: Final = 500  # Maximum characters of an exception note about a failed fallback: one line of a log
 
 
 class FeatureExecutor:
-    """Executes the calls of one feature, for functions and HTTP alike."""
+    """Executes the calls of one feature, for functions and HTTP alike.
+
+    Each answer of a fallback is counted. If a fallback raises or its value is not accepted, this is logged
+    and the next one is tried; the original error gets a note about it.
+    """
 
     __slots__ = (
-        *("_always_shares", "_degradation", "_on_degraded", "chain", "circuit", "feature", "responses"),
-        *("results", "single_flight"),
+        *("_always_shares", "_degradation", "_is_async", "_log", "_on_degraded", "_timeout_s", "circuit"),
+        *("feature", "responses", "results", "single_flight"),
     )
 
     def __init__(
@@ -132,8 +82,10 @@ class FeatureExecutor:
         self.feature: Feature = feature
         self._degradation = degradation
         self._on_degraded = on_degraded
-        # The fallbacks.
-        self.chain: FallbackChain = FallbackChain(feature, on_degraded, settings.fallback_timeout_s, log)
+        self._log = log
+        self._timeout_s = settings.fallback_timeout_s
+        # Whether the dynamic fallback is a coroutine function, usable by asynchronous callers only.
+        self._is_async = fallback is not None and fallback.asynchronous
         self._always_shares = fallback is not None and fallback.coalesce == "always"
         # Live calls that other callers may share.
         self.single_flight: SingleFlight[CallResult] = SingleFlight(lambda result: result.is_shareable)
@@ -164,31 +116,33 @@ class FeatureExecutor:
             GuardRejected: the call was not made, and no fallback answered.
             Exception: the function's own.
         """
-        if self.chain.asynchronous:
+        if self._is_async:
             self.check_function(asynchronous=False)
-        key = None if self.results is None else self.results.key(fn, args, kwargs)
+        results = self.results
+        key = None if results is None else results.key(fn, args, kwargs)
         first = attempt(self.circuit, fn, args, kwargs) if self._is_direct(key) else None
-        if first is not None and first.error is None and first.outcome in _CACHEABLE_OUTCOMES:
-            if key is not None:
-                self.store_result(key, first)
+        if first is not None and first.error is None and first.outcome in CACHEABLE_OUTCOMES:
+            if results is not None and key is not None:
+                results.store(key, first)
             return first.value
+        call = FunctionCall(self.circuit, results, self.feature.fallback, key, (fn, args, kwargs))
         try:
-            return self._value_of(
-                fn, drive_sync(self.serve(FunctionCall(self, key, fn, args, kwargs), first))
-            )
+            return self._value_of(fn, drive_sync(self.serve(call, first)))
         finally:
             del first  # breaks the reference cycle: exception, traceback, frame
 
     async def call_async(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
         """Execute one call of a coroutine function, as `call` does of a plain one."""
-        key = None if self.results is None else self.results.key(fn, args, kwargs)
+        results = self.results
+        key = None if results is None else results.key(fn, args, kwargs)
         first = await attempt_async(self.circuit, fn, args, kwargs) if self._is_direct(key) else None
-        if first is not None and first.error is None and first.outcome in _CACHEABLE_OUTCOMES:
-            if key is not None:
-                self.store_result(key, first)
+        if first is not None and first.error is None and first.outcome in CACHEABLE_OUTCOMES:
+            if results is not None and key is not None:
+                results.store(key, first)
             return first.value
+        call = FunctionCall(self.circuit, results, self.feature.fallback, key, (fn, args, kwargs))
         try:
-            return (await drive_async(self.serve(FunctionCall(self, key, fn, args, kwargs), first))).unwrap()
+            return (await drive_async(self.serve(call, first))).unwrap()
         finally:
             del first  # breaks the reference cycle: exception, traceback, frame
 
@@ -206,6 +160,36 @@ class FeatureExecutor:
             attempted = served
         return (yield from self._replace_failure(call, attempted))
 
+    def answer(
+        self,
+        context: FallbackContext,
+        lookup: CacheLookup,
+        action: DegradationAction = DegradationAction.SERVE,
+        check: ValueCheck | None = None,
+    ) -> Steps[FallbackAnswer | None]:
+        """Answer by the first available fallback, without the call; None: none has an answer.
+
+        A `BaseException` that is no `Exception`, such as a cancellation, propagates at once.
+        """
+        fallback = self.feature.fallback
+        if fallback is None:
+            return None
+        for kind in available_kinds(fallback, action):
+            try:
+                if kind is FallbackKind.STALE:
+                    value: object = lookup(context.cause)
+                else:
+                    value = yield from self._made_value(kind, fallback, context)
+                if value is not UNSET and check is not None:
+                    check(value, kind)
+            except Exception as error:  # noqa: BLE001 - a user's fallback may raise anything
+                self._record_failure(kind, error, context.error)
+            else:
+                if value is not UNSET:
+                    self._on_degraded(self.feature.name, kind, context.cause)
+                    return FallbackAnswer(value, kind, context.cause)
+        return None
+
     def action(self, has_cached: Callable[[], bool]) -> DegradationAction:
         """Return the action for a call under the current load; ``has_cached``: whether a result is cached."""
         if self._degradation.level() is DegradationLevel.FULL and self.feature.shed_above is None:
@@ -214,7 +198,7 @@ class FeatureExecutor:
 
     def check_function(self, *, asynchronous: bool) -> None:
         """Raise TypeError if a plain function would have to await the dynamic fallback."""
-        if self.chain.asynchronous and not asynchronous:
+        if self._is_async and not asynchronous:
             raise TypeError(
                 f"the dynamic fallback of {self.feature.name!r} is a coroutine function: give a plain one, "
                 "or guard coroutine functions only"
@@ -231,21 +215,43 @@ class FeatureExecutor:
         self._on_degraded(self.feature.name, FallbackKind.SHED, LOAD)
         return self._shed_rejection()
 
-    def store_result(self, key: Hashable | None, attempted: GuardedAttempt) -> object:
-        """Cache the value of a successful call; return a copy of any value, `UNSET` without one."""
-        results, value = self.results, attempted.value
-        if results is None or key is None or attempted.error is not None or attempted.rejection is not None:
-            return UNSET
-        if isinstance(value, SettlingAwaitable):  # not finished: nothing to cache or share
-            return UNSET
-        copy = results.copy_value(value)
-        if copy is not UNSET and attempted.outcome in _CACHEABLE_OUTCOMES:
-            results.store(key, copy)
-        return copy
-
     def _shed_rejection(self) -> GuardRejection:
         after_s = self._degradation.retry_after_s
         return GuardRejection(self.feature.name, self.circuit.state(), BreakerCause.SHED, after_s)
+
+    def _made_value(self, kind: FallbackKind, fallback: Fallback, context: FallbackContext) -> Steps[object]:
+        if kind is FallbackKind.DYNAMIC:
+            return (yield Call(self._compute, self._compute_async, (fallback.dynamic, context)))
+        return fallback.static if fallback.shared_value else copy.deepcopy(fallback.static)
+
+    def _compute(self, dynamic: Callable[[FallbackContext], object], context: FallbackContext) -> object:
+        value = dynamic(context)
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError("the dynamic fallback of a synchronous call must not be asynchronous")
+        return value
+
+    async def _compute_async(
+        self, dynamic: Callable[[FallbackContext], object], context: FallbackContext
+    ) -> object:
+        value = dynamic(context)
+        if not inspect.isawaitable(value):
+            return value
+        import anyio
+
+        with anyio.fail_after(self._timeout_s):
+            return await value
+
+    def _record_failure(self, kind: FallbackKind, error: Exception, original: BaseException | None) -> None:
+        self._log.warn(kind.value, f"the {kind} fallback has raised {type(error).__name__}", error=error)
+        if original is None or error is original:
+            return
+        prefix = f"the {kind} fallback of {self.feature.name!r} has raised "
+        with suppress(Exception):  # a user's exception class may raise
+            if not any(note.startswith(prefix) for note in getattr(original, "__notes__", ())):
+                # An exception may be raised again and again: one note per kind of fallback.
+                original.add_note(f"{prefix}{error!r}"[:_NOTE_CHARS])
 
     def _is_direct(self, key: Hashable | None) -> bool:
         """Whether a function is called without a look at load, cache and other callers."""
@@ -273,7 +279,7 @@ class FeatureExecutor:
         if action is DegradationAction.SERVE:
             return None
         context = FallbackContext(self.feature.name, LOAD, None, call.args, call.kwargs)
-        answer = yield from self.chain.answer(context, call.cached, action, call.check)
+        answer = yield from self.answer(context, call.cached, action, call.check)
         if answer is None and action is DegradationAction.SHED:
             return GuardedAttempt(error=call.rejected(self.reject_shed()))
         return answer
@@ -320,7 +326,7 @@ class FeatureExecutor:
         """Answer after a failure, and release the value that the answer replaces."""
         closing = call.closing(attempted)
         try:
-            answer = yield from self.chain.answer(context, call.cached, check=call.check)
+            answer = yield from self.answer(context, call.cached, check=call.check)
         except BaseException:
             if closing is not None:
                 yield closing

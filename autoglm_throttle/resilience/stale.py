@@ -1,4 +1,4 @@
-"""Bounded cache of earlier results, used as fallbacks, and the cached results of functions."""
+"""Bounded cache of earlier results, used as fallbacks, and calls of functions with cached results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.resilience.calls import (
+    Args,
+    CallResult,
+    GuardedAttempt,
+    Kwargs,
+    SettlingAwaitable,
+    attempt,
+    attempt_async,
+)
+from autoglm_throttle.resilience.drive import Call, Steps
 from autoglm_throttle.resilience.fallback import UNSET, Fallback, Unset
+from autoglm_throttle.types import GuardRejected, Outcome
 
 if TYPE_CHECKING:
     from autoglm_throttle.events import RateLimitedLogger
+    from autoglm_throttle.resilience.state import GuardState
     from autoglm_throttle.types import Clock
 
 T = TypeVar("T")
+
+CACHEABLE_OUTCOMES: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 
 
 class StaleCache(Generic[T]):
@@ -114,9 +128,17 @@ class ResultCache:
         """Whether a result is stored that is not too old."""
         return self._cache.get(key) is not UNSET
 
-    def store(self, key: Hashable, value: object) -> None:
-        """Store a result; the value is already a copy."""
-        self._cache.put(key, value)
+    def store(self, key: Hashable | None, attempted: GuardedAttempt) -> object:
+        """Store the value of a successful call; return a copy of any value, `UNSET` without one."""
+        value = attempted.value
+        if key is None or attempted.error is not None or attempted.rejection is not None:
+            return UNSET
+        if isinstance(value, SettlingAwaitable):  # not finished: nothing to cache or share
+            return UNSET
+        copied = self.copy_value(value)
+        if copied is not UNSET and attempted.outcome in CACHEABLE_OUTCOMES:
+            self._cache.put(key, copied)
+        return copied
 
     def copy_value(self, value: object) -> object:
         """Return a copy to store or to hand out; `UNSET` if it cannot be copied."""
@@ -141,3 +163,60 @@ def _type_of(value: object) -> object:
     if isinstance(value, frozenset):  # unordered, so each type stays with its value
         return type(value), frozenset((item, _type_of(item)) for item in value)
     return type(value)
+
+
+class FunctionCall:
+    """One call of a guarded function."""
+
+    rejected = GuardRejected
+    check = None  # any value of a fallback is accepted
+
+    __slots__ = ("_attempt", "_results", "args", "flight_key", "kwargs", "max_wait_s", "replaces_values")
+
+    def __init__(
+        self,
+        circuit: GuardState,
+        results: ResultCache | None,
+        fallback: Fallback | None,
+        key: Hashable | None,
+        call: tuple[Callable[..., Any], Args, Kwargs],
+    ) -> None:
+        self._results = results
+        self._attempt = Call(attempt, attempt_async, (circuit, *call))
+        self.flight_key: Hashable | None = key
+        _, self.args, self.kwargs = call
+        self.max_wait_s: float | None = circuit.timeout_s
+        self.replaces_values: bool = fallback is not None and bool(fallback.on_value)
+
+    def has_cached(self) -> bool:
+        """Whether a usable result is cached."""
+        results, key = self._results, self.flight_key
+        return results is not None and key is not None and results.has(key)
+
+    def cached(self, cause: str) -> object:  # noqa: ARG002 - a value cannot state a cause
+        """Return a copy of the cached result, or `UNSET`."""
+        results = self._results
+        return UNSET if results is None else results.get_copy(self.flight_key)
+
+    def run(self) -> Steps[GuardedAttempt]:
+        """Make the call alone, and cache its result."""
+        return (yield from self.run_shared()).attempt
+
+    def run_shared(self) -> Steps[CallResult]:
+        """Make the call for all callers that wait for it, and cache its result."""
+        attempted: GuardedAttempt = yield self._attempt
+        results, error = self._results, attempted.error
+        return CallResult(
+            attempted,
+            UNSET if results is None else results.store(self.flight_key, attempted),
+            is_shareable=not isinstance(error, TimeoutError),
+            trace=None if error is None else error.__traceback__,
+        )
+
+    def copy_of(self, value: object) -> object:
+        """Return a copy of the shared value."""
+        results = self._results
+        return UNSET if results is None else results.copy_value(value)
+
+    def closing(self, attempted: GuardedAttempt) -> None:
+        """Return None: a value needs no release."""

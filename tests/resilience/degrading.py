@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.degradation import DegradationController
-from autoglm_throttle.resilience.fallback import Fallback, FallbackChain, Feature
+from autoglm_throttle.resilience.fallback import Fallback, Feature
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
@@ -95,14 +94,12 @@ class Bench:
 
 def fallback_kinds(
     fallback: Fallback | None, counted: Callable[..., None], timeout_s: float | None = None
-) -> FallbackChain:
-    """The rungs of a fallback."""
-    return FallbackChain(
-        Feature("related", fallback=fallback),
-        counted,
-        timeout_s,
-        RateLimitedLogger("related", lambda: 0.0),
-    )
+) -> FeatureExecutor:
+    """The executor of a feature with a fallback."""
+    settings = DegradationSettings(fallback_timeout_s=timeout_s or 3600.0)
+    degradation = DegradationController(settings, lambda: None, 1.0, lambda: 0.0, lambda *_: None)
+    circuit = GuardState("related", BreakerSettings(), clock=lambda: 0.0)
+    return FeatureExecutor(circuit, Feature("related", fallback=fallback), degradation, counted, settings)
 
 
 def context(error: BaseException | None = None, cause: str = "error") -> FallbackContext:

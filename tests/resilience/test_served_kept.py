@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.events import RateLimitedLogger
+from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.fallback import UNSET, Fallback
 from autoglm_throttle.resilience.stale import ResultCache
@@ -187,6 +188,11 @@ def shelved(fallback: Fallback | None = None) -> ResultCache:
     return ResultCache(fallback or Fallback(stale=True), 8, 60.0, lambda: 0.0, log)
 
 
+def answered(value: object) -> GuardedAttempt:
+    """A call that has succeeded."""
+    return GuardedAttempt(value, outcome=Outcome.SUCCESS)
+
+
 class Repository:
     """Has a method."""
 
@@ -285,11 +291,11 @@ def test_lookup_during_a_change_misses_and_result_is_stored() -> None:
 
         def __eq__(self, other: object) -> bool:
             requested.append(stored.has("x"))
-            stored.store("y", 2)
+            stored.store("y", answered(2))
             return True
 
-    stored.store("x", 1)
-    stored.store(Key(), 3)
+    stored.store("x", answered(1))
+    stored.store(Key(), answered(3))
     assert stored.get_copy(Key()) == 3
     assert requested
     assert not any(requested)

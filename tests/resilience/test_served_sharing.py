@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from autoglm_throttle.resilience import feature_executor
+from autoglm_throttle.resilience import stale
 from autoglm_throttle.resilience.calls import CallResult, GuardedAttempt
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.drive import Call, Steps, drive_async
@@ -194,7 +194,7 @@ def test_rejection_is_shared_by_all(backend: str, monkeypatch: pytest.MonkeyPatc
         await settle()
         return GuardedAttempt(rejection=rejection)
 
-    monkeypatch.setattr(feature_executor, "attempt_async", reject)
+    monkeypatch.setattr(stale, "attempt_async", reject)
 
     async def task() -> None:
         callers = Callers(Bench(ALWAYS))
