@@ -11,11 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 
 MIN_REQUESTS = 20  # Minimum of finished requests for a percentile: of fewer the 95th is just the slowest one
-
 # Seconds without a finished request after which the percentile is unknown, as long as until telemetry is
 # blind. Otherwise a slow past would reject all requests, and without requests nothing could disprove it.
 EXPIRE_AFTER_S = 30.0
-
 # Time for which an SLO once met counts as reachable; chosen, well above the length of an overload.
 REACHABLE_FOR_S = 600.0
 

@@ -12,14 +12,11 @@ from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.types import Demand, DeviceKey, GpuSample, GpuView
 
 GAIN = 0.2  # Weight of the newest pair of samples in the slope and in the rates; chosen, as in the limiter
-
 # Differences of fill up to this are noise: drivers round, and other work on a device comes and goes.
 RISE = 0.02
-
 # An idle device this near to the target belongs to an engine that allocated its memory in advance: noise
 # would read as full in the small rest.
 BLIND_MARGIN = 0.05
-
 # A fill expires after this many reported intervals of its source: the same age limit as for the rates.
 STALE_INTERVALS = 3.0
 

@@ -15,10 +15,8 @@ from autoglm_throttle.types import GpuView, ServiceStats
 
 # All terms, in the order in which the first of equal ones decides.
 TERMS: Final[tuple[str, ...]] = ("queue", "kv", "memory", "latency", "compute")
-
 # Highest share of time with memory traffic that is reached in practice, by the DCGM user guide.
 DRAM_PEAK = 0.8
-
 # A fill that was never further than this below the target belongs to an engine that allocates its memory in
 # advance, and says nothing about load.
 PREALLOCATED = 0.05

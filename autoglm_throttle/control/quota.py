@@ -19,16 +19,12 @@ from autoglm_throttle.types import Decision, Demand, GpuCondition, GpuView, Prio
 
 # A rejected class is admitted again this far below its cap, so that it does not flutter; chosen.
 RESUME_MARGIN = 0.05
-
 # Factor at or below which all but high get the last precision: the second step of the default tiers.
 LAST_PRECISION_FACTOR = 0.4
-
 # Maximum wait, in seconds: the rate at which requests end goes to 0 while none ends; chosen.
 MAX_WAIT_S = 3600.0
-
 # For high, mid, low: one digit, so that 9 minus it reverses the order; chosen.
 COMPUTE_PRIORITIES: Final = (0, 5, 9)
-
 # By severity and class: whether the first precision applies, else the last.
 _FIRST_PRECISION: Final = ((True, True, True), (True, True, False), (True, False, False))
 

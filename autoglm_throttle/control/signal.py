@@ -28,10 +28,8 @@ _TELEMETRY_CAUSES: Final = {
     TelemetryState.BLIND: ControlCause.BLIND,
 }
 _BELIEVED_STATES = frozenset({TelemetryState.FRESH, TelemetryState.LATE, TelemetryState.STALE})
-
 # Share left to a degraded device, far below its baseline in throughput: the mildest default tier.
 DEGRADED_FACTOR: Final = 0.7
-
 _REMAINING_SHARE: Final = {GpuCondition.STALLED: 0.0, GpuCondition.DEGRADED: DEGRADED_FACTOR}
 _CAUSES: Final = (
     (GpuCondition.STALLED, ControlCause.STALLED),

@@ -10,16 +10,12 @@ from autoglm_throttle.types import MissingTelemetryMode, TelemetryState
 
 STARTING_S = 5.0  # Seconds from the start in which a missing first sample is not yet a fault
 CONSERVATIVE = 0.7  # The factor assumed by ``conservative``: the mildest default tier
-
 # A source that measures anew every 30 s is stale after 75: one measurement may be missed, a second not.
 PERIODS_TO_STALE = 2.5
-
 # New samples after a fault before their values may act: the number that triggers the table.
 SAMPLES_TO_TRUST = 3
-
 # Least share of the sampling interval between two samples: sources read in turn make one strike.
 NEW_AFTER = 0.5
-
 BLEND_STEP_S = 0.25  # Seconds between two steps of the factor while telemetry is stale
 
 

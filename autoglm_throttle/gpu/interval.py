@@ -12,15 +12,11 @@ from autoglm_throttle._runtime import backoff_s
 
 # Loads below which the next slower step is allowed; a requirement of the project, as the steps are.
 LOAD_THRESHOLDS: Final = (0.7, 0.3)
-
 STEPS: Final = (1.0, 5.0, 10.0)  # The time between two readings at each step, as a multiple of the shortest
-
 # Time for which a slower step must have been allowed: 10 s would hardly separate a pause from an end.
 STEP_DELAY_S: Final = 30.0
-
 # Failed reads that are repeated at the normal interval: a single hiccup needs no drastic step.
 RETRIES: Final = 3
-
 # Pause before the next search for a source that was not there at all, such as a driver loaded later.
 NO_SOURCE_PAUSE_S: Final = 60.0
 

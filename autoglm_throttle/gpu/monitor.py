@@ -30,7 +30,6 @@ from autoglm_throttle.types.errors import NoSourceError
 
 # Conditions that allow a longer sampling interval.
 NORMAL_CONDITIONS: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING})
-
 JOIN_S: Final = 1.0  # Seconds to wait for threads in a hung read, all together
 
 

@@ -24,10 +24,8 @@ from autoglm_throttle.gpu.sanity import THROTTLE_BITS
 from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
 
 GIVEN: Final = frozenset({"taken_at_s", "source"})  # Fields that the provider fills in
-
 EVENTS: Final = frozenset({"lost", "error", "stale", "hang"})
 _FAULTS_SHOWN: Final = 20
-
 Cell = Any  # Unchecked content of a cell: a CSV gives text, JSON gives any of its types
 RecordedRow = tuple[dict[str, Cell], str, float]  # Fields of a sample, event, and seconds of a hang
 # Rows by their time, ascending seconds from the start; -inf for a live state, which is always current.

@@ -15,22 +15,16 @@ from autoglm_throttle.types import DeviceKey, GpuSample
 
 # Two measurements are one if their times differ by less: a source computes its age from two clocks.
 SAME_S: Final = 0.05
-
 BELIEVED_INTERVALS: Final = 3.0
 # A row counts for three of its source's intervals, and for two and a half of its measurement periods.
 BELIEVED_PERIODS: Final = 2.5
-
 # Sources that list running devices: a device that they no longer list may have been removed.
 SCRAPED: Final = ("dcgm", "prometheus")
-
 # Maximum devices of one source, 128 hosts of 8; the first that vanished are evicted.
 MOST_DEVICES: Final = 1024
-
 VANISHED: Final = "vanished: the source no longer lists it"
-
 # Below this gap the step of a counter dominates: the energy counter moves some ten times a second.
 LEAST_GAP_S: Final = 0.1
-
 # Power and heat, in software and in hardware, are timed apart and may all count at once.
 PARALLEL_REASONS: Final = 4
 
@@ -45,9 +39,7 @@ _COUNTERS: Final = {
     "throttled_ratio": "throttled_ns",
 }
 RATES: Final = tuple(_COUNTERS)  # Fields computed here if the source does not report them
-
 Identity = str | tuple[str, str]
-
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PART: Final = re.compile(rf"{_UUID.pattern}/[0-9]+", re.IGNORECASE)
 

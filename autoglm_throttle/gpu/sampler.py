@@ -21,12 +21,9 @@ from autoglm_throttle.types import Clock, GpuProvider, GpuSample, ProviderMiscon
 from autoglm_throttle.types.errors import NoSourceError
 
 _T = TypeVar("_T")
-
 _log = logging.getLogger("autoglm_throttle")
-
 # Prefix of the name of each sampler's thread; the provider's name follows after a hyphen.
 THREAD: Final = "autoglm-throttle-gpu"
-
 DEADLINE_SHARE: Final = 0.5
 # A read longer than half the interval, and than 0.2 s, is an overrun: the next tick is in danger.
 DEADLINE_MIN_S: Final = 0.2

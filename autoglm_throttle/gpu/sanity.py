@@ -62,7 +62,6 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 
 MEASURED: Final = (*RANGES, "throttle")
-
 _checked: Final = attrgetter(*RANGES)
 _bounds: Final = tuple((name, low, high) for name, (low, high) in RANGES.items())
 

@@ -15,7 +15,6 @@ from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 from autoglm_throttle.types.errors import NoSourceError, NotPresentError, PackageMissingError
 
 _log = logging.getLogger("autoglm_throttle")
-
 # Exists while NVIDIA's driver is loaded on Linux. A missing package is then logged as a warning.
 DRIVER = Path("/dev/nvidiactl")
 

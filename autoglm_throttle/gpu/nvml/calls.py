@@ -10,16 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 _log = logging.getLogger("autoglm_throttle")
-
 Binding = Any  # The module ``pynvml``, which has no types
 Handle = Any  # A device or a sample as the library identifies it: a pointer
 NvmlError = Any  # The binding's ``NVMLError``: an exception with the library's code in ``value``
 Call = Any
 CallResult = Any  # Result of such a function: a number or one of the library's structures
-
 # Reads a number out of a structure past the binding, whose check for text took a fifth of a reading.
 raw_attribute: Final = object.__getattribute__
-
 UNINITIALIZED: Final = 1
 NO_PERMISSION: Final = 4
 NOT_FOUND: Final = 6
@@ -27,7 +24,6 @@ NOT_FOUND: Final = 6
 UNSUPPORTED_CODES: Final = frozenset({3, 13, 25, 26})
 # NotFound (a MIG instance was destroyed), GpuIsLost, ResetRequired, GpuNotFound.
 LOST_CODES: Final = frozenset({NOT_FOUND, 15, 16, 28})
-
 # Calls with an older fallback, so that a missing one costs nothing.
 CALLS_WITH_FALLBACK: Final = frozenset({"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV"})
 

@@ -14,12 +14,9 @@ from autoglm_throttle.gpu.sanity import changed, throttle_reasons
 from autoglm_throttle.types import Clock, GpuSample
 
 _log = logging.getLogger("autoglm_throttle")
-
 # Pause between look-ups of a lost device: only a reset recovers it, and the others must not wait.
 LOST_RETRY_S: Final = 60.0
-
 NOT_SUPPORTED: Final = 3
-
 Health = Literal["ok", "degraded", "lost"]
 
 

@@ -14,16 +14,12 @@ from autoglm_throttle.gpu.nvml.calls import UNSUPPORTED_CODES, CallResult, Handl
 
 FIELD_CALL: Final = "nvmlDeviceGetFieldValues"
 ALL_LINKS: Final = 0xFFFFFFFF  # Scope of a field that is reported per NVLink: the sum of all
-
 # Member of a value, by its type (``nvmlValueType_t``).
 VALUE_MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-
 # InvalidArgument too: an older driver returns it for a number that it does not know.
 UNSUPPORTED_FIELD_CODES: Final = UNSUPPORTED_CODES | {2}
-
 # Nanoseconds below the requested clock (``NVML_FI_DEV_PERF_POLICY_POWER``, ``_THERMAL``), in any driver.
 POWER_AND_THERMAL: Final = (74, 75)
-
 # First driver version -> numbers of the hardware's thermal slowdown and power brake. They moved: read in
 # nvidia-ml-py 12.575.51, 13.580.65 (252, 253) and 13.580.82 (270, 271), where the older numbers became power
 # smoothing. Between the two nothing is known, and before 575 they did not exist.

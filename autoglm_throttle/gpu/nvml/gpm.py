@@ -12,9 +12,7 @@ from typing import Any, Final
 from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, CallResult, Handle, NvmlCalls, raw_attribute
 
 _log = logging.getLogger("autoglm_throttle")
-
 GAP_S: Final = 0.1  # Least time between two samples: NVIDIA says that closer ones make no metric
-
 PER_CENT: Final = 100.0
 MIB: Final = 2.0**-20
 
@@ -28,7 +26,6 @@ MIG_METRICS: Final[dict[int, tuple[str, float]]] = {
 }
 
 DEVICE_METRICS: Final = MIG_METRICS | {60: ("nvlink_rx_bps", MIB), 61: ("nvlink_tx_bps", MIB)}
-
 SAMPLE_CALL: Final = "nvmlGpmSampleGet"
 SUPPORT_CALL: Final = "nvmlGpmQueryDeviceSupport"
 

@@ -28,7 +28,6 @@ from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, Prov
 from autoglm_throttle.types.errors import NotPresentError, PackageMissingError
 
 _log = logging.getLogger("autoglm_throttle")
-
 NO_DRIVER: Final = 9
 NO_LIBRARY: Final = 12
 REMEDIES: Final[dict[int, str]] = {
@@ -44,10 +43,8 @@ LEAST_S: Final = 0.2
 # A reading may take this share of the time since the previous one, within these bounds: the shortest
 # interval, and half the longest. After that the remaining devices are read in brief.
 MOST_S: Final = 5.0
-
 # A reading in which no device has any of these is a failure.
 READABLE: Final = ("utilization_pct", "memory_used_bytes", "power_w", "temperature_c", "sm_clock_mhz")
-
 EXTRA: Final = "nvml"
 
 

@@ -67,10 +67,8 @@ FREE: Final = "DCGM_FI_DEV_FB_FREE"
 RESERVED: Final = "DCGM_FI_DEV_FB_RESERVED"
 # In MiB. Without TOTAL, which is off by default, it is the sum of the other three.
 TOTAL: Final = "DCGM_FI_DEV_FB_TOTAL"
-
 # Last error number that the driver logged. It stays until the driver is reloaded.
 XID: Final = ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR")
-
 REASONS: Final = ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
 
 NAMES: Final = frozenset(
@@ -86,13 +84,10 @@ WHOLE_DEVICE_FIELDS: Final = tuple(
 )
 
 MIG_NOTE: Final = "power and links are those of the whole device, not of the instance: left out"
-
 # Ranges of DCGM's blank values and the reasons that follow them: 32 bits, floating point, 64 bits.
 _BLANKS: Final = ((2**31 - 16, 2**31 - 1), (2**47, 2**47 + 15), (2**63 - 1024, math.inf))
-
 # Maximum length of the name of a device, a host or an instance: that of a host on a network.
 MOST_CHARACTERS: Final = 255
-
 _Key = tuple[str, str, str]  # Host, device, MIG instance; the last is empty for a whole device
 
 

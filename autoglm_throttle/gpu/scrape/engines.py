@@ -18,7 +18,6 @@ from autoglm_throttle.types import GpuSample
 
 # Maximum length of a model's name, which appears in metrics; longer ones are truncated.
 MOST_CHARACTERS: Final = 255
-
 _Rows = list[tuple[Mapping[str, str], float]]
 
 
@@ -39,10 +38,8 @@ PRESETS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
 }
 TOKENS: Final = ("prompt_tokens_total", "generation_tokens_total")  # Of every kind, added up
-
 # Labels of processes that share a request: each of them counts it, so the largest value is taken.
 RANK_LABELS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
-
 # With priorities SGLang reports the sum under an empty label beside the parts.
 PRIORITY_LABEL: Final = "priority"
 

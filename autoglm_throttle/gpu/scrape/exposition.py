@@ -32,7 +32,6 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _UNESCAPED: Final = {"n": "\n", '"': '"', "\\": "\\"}
 # Maximum lines of a text. An engine has five thousand; the 2 million of 8 MiB would take 4 s and 360 MB.
 MOST_LINES: Final = 100_000
-
 _EOF: Final = "# EOF"
 _CHARACTERS_SHOWN: Final = 60
 

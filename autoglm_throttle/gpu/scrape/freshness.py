@@ -17,13 +17,10 @@ from autoglm_throttle.types import DeviceKey, GpuSample
 
 # Number of remembered gaps: their median tolerates four outliers, and a changed period shows after five.
 GAPS: Final = 9
-
 # Gaps after which the period is known, of two the shorter: a failed reading does not define it.
 GAPS_TO_LEARN: Final = 2
-
 # Seconds for which the state of a missing row is stored: if it returns unchanged, it is old.
 FORGET_S: Final = 300.0
-
 # Maximum rows; the longest unobserved are dropped. A source may rename its devices at every reading.
 MOST_ROWS: Final = 4096
 

@@ -15,11 +15,8 @@ from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, Prov
 
 # Limit of one reading, all queries together: a hang is reported before its numbers expire, after 3 s.
 TIMEOUT_S: Final = 2.0
-
 DEFAULT_PATH: Final = "/metrics"
-
 NAMES_SHOWN: Final = 10
-
 # Maximum devices of one address; more is a fault or an attack, and joining them would hold up requests.
 MOST_DEVICES: Final = 1024
 

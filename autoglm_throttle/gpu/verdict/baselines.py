@@ -23,7 +23,6 @@ MIN_SHARE: Final = 0.2
 TIME_CONSTANT_S: Final = 60.0
 # Maximum seconds of one gap: a hang that ends in errors must not become the baseline by itself.
 MAX_SECONDS_PER_GAP: Final = 30.0
-
 _CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
 
 

@@ -19,9 +19,7 @@ from autoglm_throttle.types import GpuView, ServiceStats
 WINDOW_S: Final = 10.0  # Shortest window: the time without progress that makes a stall
 # Longest window. Between the two it is p95 of the answers, which show nothing until they end.
 WINDOW_MAX_S: Final = 60.0
-
 TIME_CONSTANT_S: Final = 60.0
-
 BASELINE_MIN_S: Final = 30.0  # Seconds of learning at a level before its baseline counts
 # Levels of requests in flight: two loads of one level differ by at most this factor.
 LEVEL_FACTOR: Final = 1.25
@@ -33,11 +31,9 @@ COLLAPSED_SHARE: Final = 0.5
 FORGET_S: Final = 600.0  # Seconds of such a shortfall after which it becomes the baseline
 # Share of the time in which tokens must grow to be compared; SGLang counts them when an answer is done.
 MIN_STEADY: Final = 0.9
-
 _TOKENS: Final = "tokens"
 _ANSWERS: Final = "answers"
 _PARTS: Final = "parts"
-
 _STEP_S: Final = 0.5  # spacing of the remembered instants: 120 of them span the longest window
 _STALE_S: Final = 3.0
 _STALE_PERIODS: Final = 2.5

@@ -30,12 +30,9 @@ from autoglm_throttle.types import DeviceKey, GpuCondition, GpuSample, GpuVerdic
 
 # New samples that must agree to enter a condition, and to leave one: one odd sample is a hiccup.
 SAMPLES: Final = 3
-
 SPAN_S: Final = 2.0  # Seconds that these samples must span: three samples of 0.2 s are one measurement
-
 # Seconds without progress that make a stall without a baseline; chosen: a first request compiles a model.
 FIRST_S: Final = 600.0
-
 RELEASE_S: Final = 10.0  # Seconds without any request in flight after which a stall counts as over
 _SAME_S: Final = 1e-3  # a source recomputes its age each time: less is rounding, not a new measurement
 _IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of 400 W, 15 of 72 W
