@@ -90,9 +90,8 @@ class _DeviceMemory(NamedTuple):
 class _FillEstimate(NamedTuple):
     """A fill as measured."""
 
-    basis: FillBasis
     fill: float
-    device: _DeviceMemory | None
+    device: _DeviceMemory | None  # None: the fill is that of the engines' caches
     measured_s: float
     period_s: float
 
@@ -104,16 +103,10 @@ class _Learned:
     # Fill that one unit of cost adds, >= 0: the mean of d fill / d cost over pairs of samples, each weighted
     # by the square of its d cost, and forgotten exponentially.
     slope: float = 0.0
-    _products: float = 0.0
-    _squares: float = 0.0
+    products: float = 0.0
+    squares: float = 0.0
     _fill: float = 0.0
     _in_flight: int = 0  # Requests in flight when the fill rose
-
-    def learn_slope(self, rise: float, added_cost: float) -> None:
-        """Add a pair of samples with different costs."""
-        self._products += GAIN * (rise * added_cost - self._products)
-        self._squares += GAIN * (added_cost * added_cost - self._squares)
-        self.slope = max(0.0, self._products / self._squares)
 
     def basis_of(self, fill: float, load: MemoryLoad) -> FillBasis:
         """Basis of a device fill: retained if it stayed although half of the requests of its rise have ended.
@@ -190,9 +183,9 @@ class MemoryFill:
             self.basis, self.fill, self.usable_bytes, self._estimate = FillBasis.UNKNOWN, None, None, None
             self._learned = _Learned()
             return
-        before = self._estimate if self._continues(estimate.basis) else None
-        if before is None:
-            self._learned = _Learned()
+        before = self._estimate
+        if before is None or (before.device is None) != (estimate.device is None):
+            before, self._learned = None, _Learned()
         elif estimate.measured_s <= before.measured_s:
             return
         self.renewal_s = max(interval_s, estimate.period_s)
@@ -228,10 +221,6 @@ class MemoryFill:
         """Age up to which a fill is known."""
         return max(self._settings.stale_after_s, STALE_INTERVALS * interval_s, PERIODS_TO_STALE * period_s)
 
-    def _continues(self, basis: FillBasis) -> bool:
-        """Whether a new fill has the basis of the last one."""
-        return self.basis is basis or (self.basis is FillBasis.KEPT and basis is FillBasis.DEVICE)
-
     def _fullest(
         self, view: GpuView, load: MemoryLoad, now: float, interval_s: float
     ) -> _FillEstimate | None:
@@ -243,7 +232,7 @@ class MemoryFill:
                 continue
             memory = self._learn_idle(row, load)
             if memory is not None and (fullest is None or memory.fill > fullest.fill):
-                fullest = _FillEstimate(FillBasis.DEVICE, memory.fill, memory, measured_s, period_s)
+                fullest = _FillEstimate(memory.fill, memory, measured_s, period_s)
         return fullest
 
     def _learn_idle(self, row: GpuSample, load: MemoryLoad) -> _DeviceMemory | None:
@@ -259,7 +248,7 @@ class MemoryFill:
     def _set_basis(self, estimate: _FillEstimate, load: MemoryLoad) -> None:
         """Store a new measurement with its basis and its usable memory."""
         self._estimate, device = estimate, estimate.device
-        self.basis, self.fill, self.usable_bytes = estimate.basis, estimate.fill, None
+        self.basis, self.fill, self.usable_bytes = FillBasis.CACHE, estimate.fill, None
         if device is None:
             return
         self.basis = self._learned.basis_of(estimate.fill, load)
@@ -268,11 +257,13 @@ class MemoryFill:
             self.fill, self.usable_bytes = 0.0, device.all_idle().usable
 
     def _learn_slope(self, rise: float, load: MemoryLoad) -> None:
+        learned, added_cost = self._learned, load.cost - self._at_sample.cost
         if self.usable_bytes:
             rise -= (load.stated_bytes - self._at_sample.stated_bytes) / self.usable_bytes
-        added_cost = load.cost - self._at_sample.cost
         if added_cost:
-            self._learned.learn_slope(rise, added_cost)
+            learned.products += GAIN * (rise * added_cost - learned.products)
+            learned.squares += GAIN * (added_cost * added_cost - learned.squares)
+            learned.slope = max(0.0, learned.products / learned.squares)
 
     def _record(self, load: MemoryLoad, now: float) -> None:
         """Store the load at a new measurement, and the rates at which requests ended since the last one."""
@@ -291,7 +282,7 @@ def _cache_fill(view: GpuView) -> _FillEstimate | None:
     fill, measured_s = view.kv_used_ratio, view.engines_at_s
     if not view.engines or fill is None or measured_s is None:
         return None
-    return _FillEstimate(FillBasis.CACHE, fill, None, measured_s, 0.0)
+    return _FillEstimate(fill, None, measured_s, 0.0)
 
 
 def _smoothed(old: float | None, new: float) -> float:

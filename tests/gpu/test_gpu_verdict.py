@@ -469,8 +469,10 @@ def test_every_condition_has_existing_signals() -> None:
     assert set(SIGNALS) == set(GpuCondition)
     names = {each.name for each in fields(VerdictInput)}
     for signals in SIGNALS.values():
-        assert {name for name, _ in signals} <= names
-        assert len({name for name, _ in signals}) == len(signals)
+        assert {name for name, _, _ in signals} <= names
+        assert len({name for name, _, _ in signals}) == len(signals)
+        bounds = {bound for _, _, bound in signals if isinstance(bound, str)}
+        assert bounds <= names | set(VerdictSettings.model_fields)
 
 
 def worked() -> Player:

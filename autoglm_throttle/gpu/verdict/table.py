@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from operator import ge, gt, le, lt
+from operator import eq, ge, gt, le, lt
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.types import GpuCondition
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.gpu import VerdictSettings
 
     Rule = Callable[["VerdictInput", VerdictSettings], bool]
-    SignalCheck = tuple[str, Rule]
+    SignalCheck = tuple[str, Callable[[float, float], bool], float | str]
 
 # Utilization from which a device reports itself busy, %: the first band of the default control table.
 BUSY_PCT: Final = 85.0
@@ -108,45 +108,33 @@ def _starved(it: VerdictInput) -> bool:
 
 def _stalled(it: VerdictInput, settings: VerdictSettings) -> bool:
     silent = it.in_flight > 0.0 and it.progress_per_s == 0.0 and it.silent_share >= 1.0
-    return _busy(it) and silent and _weak(it, settings) and not _is_working(it)
-
-
-def _weak(it: VerdictInput, settings: VerdictSettings) -> bool:
-    """Return whether the device shows less activity than any work would, and less than its own baseline."""
+    # Less activity than any work would show, and less than the device's own baseline.
     power = _is(it.power_share, lt, settings.power_stalled)
     sm = _is(it.sm_active_ratio, lt, settings.sm_stalled)
-    return (power and not _is(it.power_of_baseline, ge, POWER_OF_BASELINE)) or (
+    weak = (power and not _is(it.power_of_baseline, ge, POWER_OF_BASELINE)) or (
         sm and not _is(it.sm_of_baseline, ge, SM_OF_BASELINE)
     )
+    return _busy(it) and silent and weak and not _is_working(it)
 
 
 def _throttled(it: VerdictInput) -> bool:
     """Return whether the device is slowed down; a power limit counts only if lowered, or possibly so."""
-    if not _busy(it):
-        return False
-    if _is(it.fault_bits, gt, 0.0):
-        return True
-    if _is(it.limit_share, ge, LOWERED_LIMIT):
-        return False
     capped = _is(it.power_cap, gt, 0.0) or _is(it.throttled_ratio, gt, THROTTLED_SHARE)
-    return capped and not _is(it.clock_share, ge, SLOW_CLOCK)
+    slowed = capped and not _is(it.limit_share, ge, LOWERED_LIMIT) and not _is(it.clock_share, ge, SLOW_CLOCK)
+    return _busy(it) and (_is(it.fault_bits, gt, 0.0) or slowed)
 
 
 def _underfed(it: VerdictInput, settings: VerdictSettings) -> bool:
-    if not _busy(it) or not _makes_progress(it) or _is_working(it):
-        return False
     full = _is(it.latency_share, gt, 1.0) or _is(it.queued, gt, it.queue_target)
-    weak = _is(it.sm_active_ratio, lt, settings.sm_underfed) or _is(
-        it.power_share, lt, settings.power_underfed
-    )
-    return weak and not full
+    sm, power = settings.sm_underfed, settings.power_underfed
+    weak = _is(it.sm_active_ratio, lt, sm) or _is(it.power_share, lt, power)
+    return _busy(it) and _makes_progress(it) and not _is_working(it) and weak and not full
 
 
 def _productive(it: VerdictInput, settings: VerdictSettings) -> bool:
-    if not _busy(it) or not _makes_progress(it):
-        return False
     sm, power = settings.sm_underfed, settings.power_underfed
-    return _is(it.sm_active_ratio, ge, sm) or _is(it.power_share, ge, power) or _is_working(it)
+    used = _is(it.sm_active_ratio, ge, sm) or _is(it.power_share, ge, power) or _is_working(it)
+    return _busy(it) and _makes_progress(it) and used
 
 
 IMMEDIATE_RULES: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
@@ -166,74 +154,62 @@ TABLE: Final[tuple[tuple[GpuCondition, Rule], ...]] = (
     *IMMEDIATE_RULES,
 )
 
-# Names must be attributes of the input: confidence() reads them with getattr, and logs show them.
-_BUSY: Final[SignalCheck] = ("utilization_pct", lambda it, _: _busy(it))
-_PROGRESS: Final[SignalCheck] = ("progress_per_s", lambda it, _: _makes_progress(it))
-_SM_LOW: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _is(it.sm_active_ratio, lt, s.sm_underfed))
-_POWER_LOW: Final[SignalCheck] = ("power_share", lambda it, s: _is(it.power_share, lt, s.power_underfed))
-_SM_USED: Final[SignalCheck] = ("sm_active_ratio", lambda it, s: _is(it.sm_active_ratio, ge, s.sm_underfed))
-_POWER_USED: Final[SignalCheck] = ("power_share", lambda it, s: _is(it.power_share, ge, s.power_underfed))
+# Signal of the input, comparison, and bound: a number, or the name of a setting or of another signal.
+_BUSY: Final[SignalCheck] = ("utilization_pct", ge, BUSY_PCT)
+_PROGRESS: Final[SignalCheck] = ("progress_per_s", gt, 0.0)
+_IN_FLIGHT: Final[SignalCheck] = ("in_flight", gt, 0.0)
+_SM_LOW: Final[SignalCheck] = ("sm_active_ratio", lt, "sm_underfed")
+_POWER_LOW: Final[SignalCheck] = ("power_share", lt, "power_underfed")
+_SM_USED: Final[SignalCheck] = ("sm_active_ratio", ge, "sm_underfed")
+_POWER_USED: Final[SignalCheck] = ("power_share", ge, "power_underfed")
 
 # Condition -> its signals, and the check by which each agrees: source of both evidence and confidence.
 SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
     GpuCondition.LOST: (),
     GpuCondition.STARVED: (
-        ("backlog", lambda it, _: it.backlog > 0.0),
-        ("utilization_pct", lambda it, _: _is(it.utilization_pct, lt, FILLED_PCT)),
+        ("backlog", gt, 0.0),
+        ("utilization_pct", lt, FILLED_PCT),
         _PROGRESS,
-        ("host_load", lambda it, _: _is(it.host_load, ge, HOST_LOAD)),
-        ("host_iowait", lambda it, _: _is(it.host_iowait, gt, HOST_IOWAIT)),
+        ("host_load", ge, HOST_LOAD),
+        ("host_iowait", gt, HOST_IOWAIT),
     ),
     GpuCondition.STALLED: (
         _BUSY,
-        ("in_flight", lambda it, _: it.in_flight > 0.0),
-        ("progress_per_s", lambda it, _: it.progress_per_s == 0.0),
-        ("power_share", lambda it, s: _is(it.power_share, lt, s.power_stalled)),
-        ("sm_active_ratio", lambda it, s: _is(it.sm_active_ratio, lt, s.sm_stalled)),
+        _IN_FLIGHT,
+        ("progress_per_s", eq, 0.0),
+        ("power_share", lt, "power_stalled"),
+        ("sm_active_ratio", lt, "sm_stalled"),
     ),
     GpuCondition.THROTTLED: (
         _BUSY,
-        ("fault_bits", lambda it, _: _is(it.fault_bits, gt, 0.0)),
-        ("power_cap", lambda it, _: _is(it.power_cap, gt, 0.0)),
-        ("limit_share", lambda it, _: _is(it.limit_share, lt, LOWERED_LIMIT)),
-        ("throttled_ratio", lambda it, _: _is(it.throttled_ratio, gt, THROTTLED_SHARE)),
-        ("clock_share", lambda it, _: _is(it.clock_share, lt, SLOW_CLOCK)),
+        ("fault_bits", gt, 0.0),
+        ("power_cap", gt, 0.0),
+        ("limit_share", lt, LOWERED_LIMIT),
+        ("throttled_ratio", gt, THROTTLED_SHARE),
+        ("clock_share", lt, SLOW_CLOCK),
     ),
-    GpuCondition.DEGRADED: (
-        _BUSY,
-        ("progress_share", lambda it, _: _is(it.progress_share, lt, DEGRADED_SHARE)),
-        ("latency_share", lambda it, _: _is(it.latency_share, gt, 1.0)),
-    ),
+    GpuCondition.DEGRADED: (_BUSY, ("progress_share", lt, DEGRADED_SHARE), ("latency_share", gt, 1.0)),
     GpuCondition.UNDERFED: (
         _BUSY,
         _PROGRESS,
         _SM_LOW,
         _POWER_LOW,
-        ("dram_active_ratio", lambda it, _: _is(it.dram_active_ratio, lt, DRAM_WORKING)),
-        ("tensor_active_ratio", lambda it, _: _is(it.tensor_active_ratio, lt, TENSOR_WORKING)),
-        ("latency_share", lambda it, _: _is(it.latency_share, le, 1.0)),
-        ("queued", lambda it, _: _is(it.queued, le, it.queue_target)),
+        ("dram_active_ratio", lt, DRAM_WORKING),
+        ("tensor_active_ratio", lt, TENSOR_WORKING),
+        ("latency_share", le, 1.0),
+        ("queued", le, "queue_target"),
     ),
     GpuCondition.PRODUCTIVE: (
         _BUSY,
         _PROGRESS,
         _SM_USED,
         _POWER_USED,
-        ("dram_active_ratio", lambda it, _: _is(it.dram_active_ratio, ge, DRAM_WORKING)),
-        ("tensor_active_ratio", lambda it, _: _is(it.tensor_active_ratio, ge, TENSOR_WORKING)),
+        ("dram_active_ratio", ge, DRAM_WORKING),
+        ("tensor_active_ratio", ge, TENSOR_WORKING),
     ),
     GpuCondition.UNKNOWN: (_BUSY, _PROGRESS, _SM_USED, _POWER_USED),
-    GpuCondition.IDLE: (
-        ("utilization_pct", lambda it, _: _is(it.utilization_pct, lt, IDLE_PCT)),
-        ("in_flight", lambda it, _: it.in_flight == 0.0),
-        _SM_LOW,
-        _POWER_LOW,
-    ),
-    GpuCondition.WORKING: (
-        ("utilization_pct", lambda it, _: _is(it.utilization_pct, lt, BUSY_PCT)),
-        ("in_flight", lambda it, _: it.in_flight > 0.0),
-        _PROGRESS,
-    ),
+    GpuCondition.IDLE: (("utilization_pct", lt, IDLE_PCT), ("in_flight", eq, 0.0), _SM_LOW, _POWER_LOW),
+    GpuCondition.WORKING: (("utilization_pct", lt, BUSY_PCT), _IN_FLIGHT, _PROGRESS),
 }
 
 
@@ -242,6 +218,12 @@ def classify(
 ) -> GpuCondition:
     """Return the first condition of the table with a matching rule; the last rule always matches."""
     return next(condition for condition, matches in table if matches(it, settings))
+
+
+def _number(bound: float | str, it: VerdictInput, settings: VerdictSettings) -> float:
+    if not isinstance(bound, str):
+        return bound
+    return float(getattr(it if hasattr(it, bound) else settings, bound))
 
 
 def confidence(
@@ -254,6 +236,6 @@ def confidence(
     signals = SIGNALS[condition]
     if not signals:
         return 1.0, {}
-    values = {name: getattr(it, name) for name, _ in signals}
-    agree = sum(values[name] is not None and agrees(it, settings) for name, agrees in signals)
+    values: dict[str, float | None] = {name: getattr(it, name) for name, _, _ in signals}
+    agree = sum(_is(values[name], compare, _number(bound, it, settings)) for name, compare, bound in signals)
     return agree / len(signals), {name: value for name, value in values.items() if value is not None}

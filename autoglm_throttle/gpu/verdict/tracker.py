@@ -35,6 +35,7 @@ SPAN_S: Final = 2.0  # Seconds that these samples must span: three samples of 0.
 FIRST_S: Final = 600.0
 RELEASE_S: Final = 10.0  # Seconds without any request in flight after which a stall counts as over
 _SAME_S: Final = 1e-3  # a source recomputes its age each time: less is rounding, not a new measurement
+_AS_REPORTED: Final = ("sm_active_ratio", "dram_active_ratio", "tensor_active_ratio", "throttled_ratio")
 _IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of 400 W, 15 of 72 W
 
 
@@ -172,7 +173,14 @@ class _DeviceHistory:
         elif at_s > self._measured_s + _SAME_S:
             self._measured_s = at_s
             inputs = self._build_input(row, common, throughput, at_s)
-            self._set_verdict(self._next_condition(inputs, throughput, at_s), inputs, now)
+            current, condition = self.verdict.condition, classify(inputs, self._settings)
+            if current is GpuCondition.STALLED and not self._stall_is_over(throughput):
+                condition = current
+            # Entering and leaving a condition takes several agreeing samples.
+            settled = self._hysteresis.next(current, condition, at_s)
+            if settled is None:
+                settled = classify(inputs, self._settings, IMMEDIATE_RULES)
+            self._set_verdict(settled, inputs, now)
         elif self.verdict.condition is GpuCondition.STALLED and self._stall_is_over(throughput):
             # Our own requests end the stall of a device with outdated telemetry.
             stale_s = max(stale_at_least_s(interval_s), BELIEVED_PERIODS * (row.period_s or 0.0))
@@ -182,14 +190,6 @@ class _DeviceHistory:
     def _set_verdict(self, condition: GpuCondition, inputs: VerdictInput, now: float) -> None:
         since_s = self.verdict.since_s if self.verdict.condition is condition else now
         self.verdict = GpuVerdict(condition, since_s, *confidence(condition, inputs, self._settings))
-
-    def _next_condition(self, inputs: VerdictInput, throughput: Throughput, at_s: float) -> GpuCondition:
-        """Return the next condition; entering and leaving one takes several agreeing samples."""
-        current, condition = self.verdict.condition, classify(inputs, self._settings)
-        if current is GpuCondition.STALLED and not self._stall_is_over(throughput):
-            condition = current
-        settled = self._hysteresis.next(current, condition, at_s)
-        return classify(inputs, self._settings, IMMEDIATE_RULES) if settled is None else settled
 
     def _stall_is_over(self, throughput: Throughput) -> bool:
         progressed = throughput.progressed_s is not None and throughput.progressed_s > self.verdict.since_s
@@ -206,34 +206,31 @@ class _DeviceHistory:
         clock = self._clock.share(row)
         if clock is not None:
             self._clocks.append(clock)
-        bits = row.throttle
+        bits, drawn_w, power_share = row.throttle, power_w(row), None
+        if drawn_w is not None and row.power_limit_w is not None:
+            self._power.learn(drawn_w, at_s, idle=percent is not None and not active, busy=busy)
+            power_share = self._power.share(drawn_w, row.power_limit_w, at_s)
         in_flight, progressed_s = common.in_flight > 0, throughput.progressed_s
-        for baseline, value in ((self._work_w, power_w(row)), (self._work_sm, row.sm_active_ratio)):
+        for baseline, value in ((self._work_w, drawn_w), (self._work_sm, row.sm_active_ratio)):
             baseline.learn(value, at_s, active=active, has_in_flight=in_flight, progressed_s=progressed_s)
+        has_baseline = self._work_w.mean is not None or self._work_sm.mean is not None
+        # Seconds without progress that make a stall of this service on this device.
+        first_s = 0.0 if has_baseline else self._first_s
+        stall_after_s = max(self._settings.stalled_s, throughput.window_s, first_s)
         return replace(
             common,
             utilization_pct=percent,
             active=common.active - active,
-            power_share=self._power_share(row, at_s, idle=percent is not None and not active, busy=busy),
+            power_share=power_share,
             power_of_baseline=self._power_of_baseline(row),
-            sm_active_ratio=row.sm_active_ratio,
             sm_of_baseline=ratio(row.sm_active_ratio, self._work_sm.mean),
-            dram_active_ratio=row.dram_active_ratio,
-            tensor_active_ratio=row.tensor_active_ratio,
             fault_bits=None if bits is None else float(len(bits - {"sw_power_cap"})),
             power_cap=None if bits is None else float("sw_power_cap" in bits),
             limit_share=ratio(row.power_limit_w, row.power_limit_default_w),
-            throttled_ratio=row.throttled_ratio,
             clock_share=clock,
-            silent_share=throughput.silent_s / self._stall_after_s(throughput),
+            silent_share=throughput.silent_s / stall_after_s,
+            **{name: getattr(row, name) for name in _AS_REPORTED},
         )
-
-    def _power_share(self, row: GpuSample, at_s: float, *, idle: bool, busy: bool) -> float | None:
-        drawn_w = power_w(row)
-        if drawn_w is None or row.power_limit_w is None:
-            return None
-        self._power.learn(drawn_w, at_s, idle=idle, busy=busy)
-        return self._power.share(drawn_w, row.power_limit_w, at_s)
 
     def _power_of_baseline(self, row: GpuSample) -> float | None:
         """Return power over the baseline at work, both above idle power."""
@@ -243,8 +240,3 @@ class _DeviceHistory:
         if drawn_w is None or baseline_w is None or baseline_w <= idle_w:
             return None
         return max(0.0, drawn_w - idle_w) / (baseline_w - idle_w)
-
-    def _stall_after_s(self, throughput: Throughput) -> float:
-        """Return the seconds without progress that make a stall of this service on this device."""
-        has_baseline = self._work_w.mean is not None or self._work_sm.mean is not None
-        return max(self._settings.stalled_s, throughput.window_s, 0.0 if has_baseline else self._first_s)
