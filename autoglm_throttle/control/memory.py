@@ -82,10 +82,6 @@ class _DeviceMemory(NamedTuple):
     def fill(self) -> float:
         return min(1.0, (self.used - self.idle) / self.usable)
 
-    def all_idle(self) -> _DeviceMemory:
-        """The same, with all memory in use counted as idle; at least one byte stays usable."""
-        return self._replace(idle=min(self.used, self.total - 1))
-
 
 class _FillEstimate(NamedTuple):
     """A fill as measured."""
@@ -148,29 +144,15 @@ class MemoryFill:
         self.fill: float | None = None
         # Memory that requests can fill on the device that was fullest then.
         self.usable_bytes: int | None = None
+        self.slope: float = 0.0  # Fill that one unit of cost adds, >= 0
+        # Fill, 0..1, at which the whole device is as full as the target; 1 without a device.
+        self.ceiling: float = 1.0
         # Cost, and requests, that end per second, smoothed over the samples; None: not known yet.
         self.end_rates: tuple[float | None, float | None] = (None, None)
 
-    @property
-    def slope(self) -> float:
-        """Fill that one unit of cost adds, >= 0."""
-        slope, device = self._learned.slope, self._device
-        if self.basis is not FillBasis.KEPT or device is None:
-            return slope
-        return slope * device.usable / device.all_idle().usable
-
-    @property
-    def ceiling(self) -> float:
-        """The fill, 0..1, at which the whole device is as full as the target; 1 without a device."""
-        device = self._device
-        if device is None:
-            return 1.0
-        base = device.all_idle() if self.basis is FillBasis.KEPT else device
-        return max(0.0, (self._target * base.total - base.idle) / base.usable)
-
     def max_bytes(self, cap: float) -> float | None:
         """Maximum for one request under a cap, with all other memory free; None: not known."""
-        device = self._device
+        device = None if self._estimate is None else self._estimate.device
         if device is None:
             return None
         return min(cap * device.usable, self._target * device.total - device.idle)
@@ -181,7 +163,7 @@ class MemoryFill:
         estimate = _cache_fill(view) or self._fullest(view, load, now, interval_s)
         if estimate is None:
             self.basis, self.fill, self.usable_bytes, self._estimate = FillBasis.UNKNOWN, None, None, None
-            self._learned = _Learned()
+            self._learned, self.slope, self.ceiling = _Learned(), 0.0, 1.0
             return
         before = self._estimate
         if before is None or (before.device is None) != (estimate.device is None):
@@ -194,6 +176,9 @@ class MemoryFill:
         # A retained fill does not follow the requests: it says nothing about the slope.
         if before is not None and self.basis is not FillBasis.KEPT:
             self._learn_slope(estimate.fill - before.fill, load)
+        self.slope = self._learned.slope
+        if self.basis is FillBasis.KEPT and estimate.device is not None and self.usable_bytes:
+            self.slope = self.slope * estimate.device.usable / self.usable_bytes
         self._record(load, now)
 
     def projected(self, load: MemoryLoad, now: float) -> float | None:
@@ -212,10 +197,6 @@ class MemoryFill:
         if estimate is None or now - estimate.measured_s > self._fresh_s:
             return FillBasis.UNKNOWN
         return self.basis
-
-    @property
-    def _device(self) -> _DeviceMemory | None:
-        return None if self._estimate is None else self._estimate.device
 
     def _known_s(self, interval_s: float, period_s: float) -> float:
         """Age up to which a fill is known."""
@@ -247,14 +228,16 @@ class MemoryFill:
 
     def _set_basis(self, estimate: _FillEstimate, load: MemoryLoad) -> None:
         """Store a new measurement with its basis and its usable memory."""
-        self._estimate, device = estimate, estimate.device
-        self.basis, self.fill, self.usable_bytes = FillBasis.CACHE, estimate.fill, None
-        if device is None:
+        self._estimate, base = estimate, estimate.device
+        self.basis, self.fill, self.usable_bytes, self.ceiling = FillBasis.CACHE, estimate.fill, None, 1.0
+        if base is None:
             return
         self.basis = self._learned.basis_of(estimate.fill, load)
-        self.usable_bytes = device.usable
         if self.basis is FillBasis.KEPT:
-            self.fill, self.usable_bytes = 0.0, device.all_idle().usable
+            # All memory in use counts as idle; at least one byte stays usable.
+            base, self.fill = base._replace(idle=min(base.used, base.total - 1)), 0.0
+        self.usable_bytes = base.usable
+        self.ceiling = max(0.0, (self._target * base.total - base.idle) / base.usable)
 
     def _learn_slope(self, rise: float, load: MemoryLoad) -> None:
         learned, added_cost = self._learned, load.cost - self._at_sample.cost

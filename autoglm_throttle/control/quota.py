@@ -64,9 +64,7 @@ class Quota:
             precision_hint=settings.precisions, compute_priority=settings.compute_priority
         )
         self._routes = {
-            route.name: _completed(policy, self._general)
-            for route in routes
-            if (policy := route.resource_policy) is not None
+            route.name: route.resource_policy for route in routes if route.resource_policy is not None
         }
         self.memory: MemoryFill = MemoryFill(gpu)
         self._rejecting: set[Priority | str] = set()
@@ -104,14 +102,17 @@ class Quota:
     def advice(self, demand: Demand, now: float) -> ResourceAdvice:
         """Advice for an admitted demand; call it before the demand is counted."""
         fill = self.memory.projected(self.load, now)
-        route = self._routes.get(demand.route or "", self._general)
-        priority = demand.priority if route.compute_priority is None else route.compute_priority
+        general = self._general
+        route = self._routes.get(demand.route or "", general)
+        labels = general.precision_hint if route.precision_hint is None else route.precision_hint
+        own = general.compute_priority if route.compute_priority is None else route.compute_priority
+        priority = demand.priority if own is None else own
         usable = self.memory.usable_bytes
         remaining_bytes = None
         if fill is not None and usable is not None:
             cap = min(self._cap(demand)[0], self.memory.ceiling)
             remaining_bytes = max(0, round((cap - fill) * usable))
-        label = self._label(route.precision_hint or (), demand, fill)
+        label = self._label(labels or (), demand, fill)
         return ResourceAdvice(label, COMPUTE_PRIORITIES[priority], remaining_bytes)
 
     def view(self, now: float) -> QuotaView:
@@ -191,13 +192,6 @@ class Quota:
             wait_s = max(wait_s, excess / freed)
         wait_s = min(wait_s, max(MAX_WAIT_S, memory.renewal_s))
         return Decision(False, Reason.GPU, "gpu:memory", "memory", cap, max(0.0, cap - fill), wait_s, wait_s)
-
-
-def _completed(policy: ResourcePolicy, general: ResourcePolicy) -> ResourcePolicy:
-    """Fill in the general values that a route has none of its own for."""
-    names = ("precision_hint", "compute_priority")
-    missing = {name: getattr(general, name) for name in names if getattr(policy, name) is None}
-    return policy.model_copy(update=missing)
 
 
 def _resume_fill(cap: float) -> float:

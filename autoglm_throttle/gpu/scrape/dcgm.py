@@ -104,7 +104,8 @@ def parse_devices(
         if one.name in NAMES:
             known = True
             # A blank value still proves that the exporter is dcgm-exporter.
-            if not _blank(one.value) and (key := _key(one.labels, host)) is not None:
+            blank = not math.isfinite(one.value) or any(low <= one.value <= high for low, high in _BLANKS)
+            if not blank and (key := _key(one.labels, host)) is not None:
                 groups.setdefault(key, []).append(one)
     if not known:
         return None
@@ -114,10 +115,6 @@ def parse_devices(
     return [
         row for position, (key, group) in enumerate(whole) if (row := _row(key, group, source, now, position))
     ]
-
-
-def _blank(value: float) -> bool:
-    return not math.isfinite(value) or any(low <= value <= high for low, high in _BLANKS)
 
 
 def _key(labels: Mapping[str, str], host: str) -> _Key | None:
@@ -159,30 +156,23 @@ def _row(key: _Key, group: list[Series], source: str, now: float, position: int)
 
 
 def _values(raw: Mapping[str, float]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for field, names in ALIASES.items():
-        if known := [raw[name] for name in names if name in raw]:
-            values[field] = known[0] / 1000.0 if field == "energy_j" else known[0]
-    for field, counters in SUMS.items():
-        if known := [raw[name] for name in counters if name in raw]:
-            values[field] = round(sum(known))
-    values |= _memory(raw)
-    reasons = next((raw[name] for name in REASONS if name in raw), None)
-    if reasons is not None:
-        values["throttle"] = throttle_reasons(int(reasons))
-    return values
+    def known(names: tuple[str, ...]) -> list[float]:
+        return [raw[name] for name in names if name in raw]
 
-
-def _memory(raw: Mapping[str, float]) -> dict[str, int]:
-    memory: dict[str, int] = {}
+    values: dict[str, Any] = {field: found[0] for field, names in ALIASES.items() if (found := known(names))}
+    values |= {field: round(sum(found)) for field, names in SUMS.items() if (found := known(names))}
+    if "energy_j" in values:
+        values["energy_j"] /= 1000.0
+    if reasons := known(REASONS):
+        values["throttle"] = throttle_reasons(int(reasons[0]))
     used, total = raw.get(USED), raw.get(TOTAL)
     if used is not None:
-        memory["memory_used_bytes"] = round(used * _MIB)
+        values["memory_used_bytes"] = round(used * _MIB)
         if total is None and FREE in raw:
             total = used + raw[FREE] + raw.get(RESERVED, 0.0)
     if total is not None:
-        memory["memory_total_bytes"] = round(total * _MIB)
-    return memory
+        values["memory_total_bytes"] = round(total * _MIB)
+    return values
 
 
 def _index(labels: Mapping[str, str], instance: str, position: int) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from ssl import create_default_context
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.types import ProviderUnavailable
@@ -125,7 +125,10 @@ def _advice(answer: HTTPResponse, url: ScrapeUrl) -> str:
 
 
 def _body(answer: HTTPResponse) -> bytes:
-    inflate = _inflater(answer.getheader("Content-Encoding", ""))
+    coding = answer.getheader("Content-Encoding", "").strip().lower()
+    if coding not in {"", "identity", "gzip", "x-gzip"}:
+        raise ProviderUnavailable(f"compresses its answer as {coding!a:.40}; gzip or nothing is read")
+    inflate = zlib.decompressobj(wbits=31) if "gzip" in coding else None
     body, received = bytearray(), 0
     while piece := answer.read1(CHUNK_BYTES):
         received += len(piece)
@@ -137,15 +140,6 @@ def _body(answer: HTTPResponse) -> bytes:
     if answer.length or (inflate is not None and not inflate.eof):
         raise ProviderUnavailable("stops in the middle of its answer")
     return bytes(body)
-
-
-def _inflater(coding: str) -> Any:  # noqa: ANN401 - zlib has no name for it
-    coding = coding.strip().lower()
-    if coding in {"", "identity"}:
-        return None
-    if coding in {"gzip", "x-gzip"}:
-        return zlib.decompressobj(wbits=31)
-    raise ProviderUnavailable(f"compresses its answer as {coding!a:.40}; gzip or nothing is read")
 
 
 class _DeadlineReader(io.RawIOBase):

@@ -49,8 +49,10 @@ def read(values: bytes, times: bytes) -> tuple[list[Series], float]:
     series, queried_s = [], 0.0
     for labels, at_s, value in _vector(values):
         queried_s = max(queried_s, at_s)
-        name = labels.get("__name__", "")
-        series.append(Series(name, _with_host(labels), value, scraped.get(_identity(labels))))
+        name, instance = labels.get("__name__", ""), labels.get("instance", "")
+        has_host = labels.get("Hostname") or labels.get("hostname") or not instance
+        located = labels if has_host else {**labels, "Hostname": instance}
+        series.append(Series(name, located, value, scraped.get(_identity(labels))))
     return series, queried_s
 
 
@@ -91,9 +93,3 @@ def _point(one: Any) -> _Point:  # noqa: ANN401 - JSON
 
 def _identity(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset(pair for pair in labels.items() if pair[0] != "__name__")
-
-
-def _with_host(labels: Mapping[str, str]) -> Mapping[str, str]:
-    if labels.get("Hostname") or labels.get("hostname") or not labels.get("instance"):
-        return labels
-    return {**labels, "Hostname": labels["instance"]}
