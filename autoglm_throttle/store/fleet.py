@@ -56,14 +56,10 @@ RIGHTS: Final = "evalsha eval time hget hset pexpire zadd zcard zremrangebyscore
 class FleetView:
     """The fleet that shares the priority rates, at one moment."""
 
-    members: int
-    """Living processes, this one included; 1 before the store has answered."""
-    up: bool
-    """Whether the store answers; during an outage each process uses its part of the rates."""
-    calls: int
-    """Round trips for leases and heartbeats; only grows."""
-    failures: int
-    """Round trips without a reply; only grows."""
+    members: int  # Living processes, this one included; 1 before the store has answered
+    up: bool  # Whether the store answers; during an outage each process uses its part of the rates
+    calls: int  # Round trips for leases and heartbeats; only grows
+    failures: int  # Round trips without a reply; only grows
 
 
 class LeasedBuckets:

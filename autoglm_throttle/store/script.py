@@ -62,7 +62,7 @@ def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
     for phrases, kind in _BY_TEXT:
         if any(phrase in text for phrase in phrases):
             return kind
-    if text == "Too many connections":  # before redis-py 6 the class of this error is ConnectionError
+    if text == "Too many connections":  # in some releases a mere ConnectionError
         return StoreErrorKind.QUEUE_FULL
     names = (base.__name__ for base in type(error).__mro__)
     kind = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), StoreErrorKind.CONFUSED)

@@ -48,17 +48,12 @@ class StoreView:
 
     kind: str
     state: HealthState
-    cause: StoreErrorKind | None
-    """Cause of the outage; None while the store answers."""
-    since_s: float
-    """Monotonic time at which it entered this state."""
+    cause: StoreErrorKind | None  # Cause of the outage; None while the store answers
+    since_s: float  # Monotonic time at which it entered this state
     on_error: StoreFailureMode
-    processes: int
-    """Processes that share the limits, as far as is known here."""
-    fallbacks: dict[StoreErrorKind, int]
-    """Decisions without the store, by cause."""
-    deny_cache_hits: int
-    """Denials from the local cache, without a check of the store."""
+    processes: int  # Processes that share the limits, as far as is known here
+    fallbacks: dict[StoreErrorKind, int]  # Decisions without the store, by cause
+    deny_cache_hits: int  # Denials from the local cache, without a check of the store
     stats: StoreStats
 
 
@@ -237,11 +232,10 @@ def limit_decision(limit: UserLimit, ok: int, remaining: int, retry_us: int, res
     name, most, window_s, reset_s = limit.name, limit.limit, limit.window_s, reset_us * US
     if ok:
         return Decision(True, OK, "", name, most, remaining, 0.0, reset_s, window_s)
-    if retry_us < 0:
-        return Decision(
-            False, TOO_LARGE, f"too_large:{name}", name, most, remaining, math.inf, reset_s, window_s
-        )
-    return Decision(False, USER, f"user:{name}", name, most, remaining, retry_us * US, reset_s, window_s)
+    never = retry_us < 0
+    reason, detail = (TOO_LARGE, f"too_large:{name}") if never else (USER, f"user:{name}")
+    wait_s = math.inf if never else retry_us * US
+    return Decision(False, reason, detail, name, most, remaining, wait_s, reset_s, window_s)
 
 
 def combined(user: Decision, address: Decision) -> Decision:

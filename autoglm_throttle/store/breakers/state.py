@@ -161,7 +161,7 @@ class FleetState:
             if not query.is_answered:
                 query.is_abandoned = True
                 if self.is_up:  # a probe is the thread's
-                    self._record_call(StoreErrorKind.TIMEOUT, reason)
+                    self.record_call(StoreErrorKind.TIMEOUT, reason)
         return query.answer
 
     def cancel(self, query: PendingQuery) -> None:
@@ -301,22 +301,18 @@ class FleetState:
     def record_call(self, kind: StoreErrorKind | None, reason: str = "") -> bool:
         """Record the result of a round trip, None for a reply; return whether the store is back by it."""
         with self.lock:
-            was_up = self.is_up
-            self._record_call(kind, reason)
-            return self.is_up and not was_up
-
-    def _record_call(self, kind: StoreErrorKind | None, reason: str) -> None:
-        now = self.clock()
-        change = self.health.record_call(kind, now)
-        if change is None:
-            return
-        # A log handler has a lock of its own: it must not be taken inside this one.
-        if change.state is HealthState.UP:
-            self.lock.pending.append(partial(self._outage.record_recovery, now))
-        else:
+            now = self.clock()
+            change = self.health.record_call(kind, now)
+            if change is None:
+                return False
+            # A log handler has a lock of its own: it must not be taken inside this one.
+            if change.state is HealthState.UP:
+                self.lock.pending.append(partial(self._outage.record_recovery, now))
+                return True
             effect = f"each process uses its own breaker state ({reason})"
             self.lock.pending.append(partial(self._outage.record_loss, now, now, effect))
             self._resolve_all()
+            return False
 
     def _resolve_all(self) -> None:
         """Answer all queries with None; the callers are woken when the lock is left."""

@@ -154,25 +154,17 @@ class RedisBreakerStore:
     def acquire(self, name: str, request: ProbeRequest | None) -> Answer:
         """Request a probe lease, waiting at most the deadline; None: the first state."""
         event = threading.Event()
-        query = self._begin(name, request, event.set)
-        if not query.is_answered:
-            try:
+        with self._begin(name, request, event.set) as query:
+            if not query.is_answered:
                 event.wait(self.deadline_s)
-            except BaseException:
-                self.state.cancel(query)
-                raise
         return self._finish_wait(query)
 
     async def acquire_async(self, name: str, request: ProbeRequest | None) -> Answer:
         """Request a lease without blocking the event loop; a cancelled call returns one that arrives late."""
         wakeup = new_wakeup()
-        query = self._begin(name, request, wakeup.set)
-        if not query.is_answered:
-            try:
+        with self._begin(name, request, wakeup.set) as query:
+            if not query.is_answered:
                 await wakeup.wait(self.deadline_s, anyio.sleep_forever)
-            except BaseException:
-                self.state.cancel(query)
-                raise
         return self._finish_wait(query)
 
     def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
@@ -191,11 +183,19 @@ class RedisBreakerStore:
         """Report an operator command. Kept until it can be sent."""
         self.state.put_state(StateWrite(name, state, 0))
 
-    def _begin(self, name: str, request: ProbeRequest | None, wake: Callable[[], None]) -> PendingQuery:
+    @contextlib.contextmanager
+    def _begin(
+        self, name: str, request: ProbeRequest | None, wake: Callable[[], None]
+    ) -> Iterator[PendingQuery]:
+        """Begin a query, and cancel it if the wait for its answer is interrupted."""
         self.start()
         query = self.state.query(name, request, wake)
         self.wake()
-        return query
+        try:
+            yield query
+        except BaseException:
+            self.state.cancel(query)
+            raise
 
     def _finish_wait(self, query: PendingQuery) -> Answer:
         return self.state.finish_wait(query, f"no answer within {self.deadline_s * 1000.0:.0f} ms")
