@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
-    from autoglm_throttle.store.monitor import StoreMonitor
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.store.shared_limits import SharedUserLimits
 
@@ -48,7 +47,7 @@ class AdmissionParts:
     user_limits: UserLimits | SharedUserLimits
     quota: Quota | None
     fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
-    store: StoreMonitor | None  # Monitors the shared store of user limits; None: they are kept in memory
+    store: SharedUserLimits | None  # The user limits if they are shared through a store
     events: EventQueue
     dry_run: bool  # Whether rejections are only counted
 
@@ -68,12 +67,7 @@ def admission_parts(
 
         rate_limiter = QuotaCheck(buckets, memory)
     members = fleet(settings, buckets, lock, clock)
-    users = user_limits(settings, hasher, redis, members)
-    monitor: StoreMonitor | None = None
-    if not isinstance(users, UserLimits):
-        from autoglm_throttle.store.monitor import StoreMonitor
-
-        monitor = StoreMonitor(users, lock, clock)
+    users = user_limits(settings, hasher, lock, clock, redis, members)
     return AdmissionParts(
         settlement=Settlement(clock, lock, concurrency_limiter(settings, now)),
         buckets=buckets,
@@ -82,7 +76,7 @@ def admission_parts(
         user_limits=users,
         quota=memory,
         fleet=members,
-        store=monitor,
+        store=None if isinstance(users, UserLimits) else users,
         events=EventQueue(lock, settings.observe.log_refused_every_s, hasher.text, settings.users.max_users),
         dry_run=settings.control.dry_run,
     )
@@ -146,6 +140,8 @@ def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> G
 def user_limits(
     settings: Settings,
     hasher: CallerHasher,
+    lock: SerialLock,
+    clock: Clock,
     redis: Callable[[], Any] | None = None,
     fleet_sync: FleetSync | None = None,
 ) -> UserLimits | SharedUserLimits:
@@ -168,7 +164,6 @@ def user_limits(
     # An explicit number of workers takes precedence over the counted members of the fleet.
     counted = fleet_sync if settings.rates.workers == 1 else None
     windows = SharedUserLimits(
-        sets,
         hasher.text,
         store,
         settings.store,
@@ -178,6 +173,8 @@ def user_limits(
             processes=lambda: settings.rates.workers if counted is None else counted.leases.members,
             max_users=settings.users.max_users,
         ),
+        lock,
+        clock,
     )
     if fleet_sync is not None:  # same server: a loss found by one is reported to the other
         windows.on_store_lost, fleet_sync.leases.on_store_lost = (

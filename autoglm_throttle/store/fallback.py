@@ -1,19 +1,38 @@
-"""Decisions of one process alone, while the shared store of user limits gives none."""
+"""Decisions of one process alone: by recent denials of the shared store, or because it gives none."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from autoglm_throttle.limiting.decisions import TOO_LARGE, seconds_until
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
-from autoglm_throttle.types import EXACT_AT_MOST, Decision, Demand, Reason, StoreFailureMode, UserLimit
+from autoglm_throttle.types import (
+    EXACT_AT_MOST,
+    Decision,
+    Demand,
+    LimitStatus,
+    Reason,
+    StoreFailureMode,
+    UserLimit,
+)
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
+
+COSTS_AT_MOST: Final = 8  # Denials stored for one caller, each for another number of units
+
+# Callers checked per insertion: more than one, so that the cache shrinks faster than it grows.
+SWEPT: Final = 2
+
+Key = tuple[str, str, str, int]  # Set of limits, user, address, units: equal for equal checks
+# Units of a request, end of its validity, and the decision with instants instead of waits.
+_Denial = tuple[int, float, Decision]
 
 
 class StoreFallback:
@@ -32,7 +51,7 @@ class StoreFallback:
         self.processes: Callable[[], int] = processes
         self.counts: dict[StoreErrorKind, int] = dict.fromkeys(StoreErrorKind, 0)  # Decisions, by cause
         self.limits: UserLimits = UserLimits(sets, max_users)  # Units counted here
-        self._sets = sets
+        self.sets: LimitSets = sets
         self._shared_by = 0
 
     def decide(
@@ -65,7 +84,7 @@ class StoreFallback:
         processes = max(1, self.processes())
         if processes != self._shared_by:
             self._shared_by = processes
-            self.limits.resize(self._sets.map(lambda limits: fair_share(limits, processes)))
+            self.limits.resize(self.sets.map(lambda limits: fair_share(limits, processes)))
         return self.limits
 
 
@@ -136,3 +155,90 @@ def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit
         ReducedLimit(limit.name, -(-limit.limit // processes), limit.window_s, limit.limit)
         for limit in limits
     )
+
+
+class DenyCache:
+    """Recent denials by the store that still hold.
+
+    A denial carries the time at which it could end, counted from the sending of the check, so it ends here no
+    later than in the store; charges of other requests can only delay that instant. It may end earlier by a
+    refund, which `remove` handles for the same caller and process, or by a raised limit: other processes see
+    both within ``refused_cache_s``. A request above the whole limit is never checked again.
+
+    The oldest caller is evicted first: a denial holds for ``refused_cache_s`` at most, however often it is
+    used, so no entry is worth keeping longer. A caller takes some 600 bytes.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.size: int = settings.refused_cache  # Most callers stored; 0 disables the cache
+        self.recheck_after_s: float = settings.refused_cache_s
+        self.hits: int = 0  # Requests rejected from this cache
+        # Denials of each set of limits, user and address.
+        self.callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
+
+    def find(self, key: Key, now: float) -> Decision | None:
+        """Return the current denial of such a request; None: the store must be checked."""
+        for units, valid_until_s, denial in self.callers.get(key[:3], ()):
+            if units == key[3]:
+                if now >= valid_until_s:
+                    return None
+                self.hits += 1
+                return _moved(denial, seconds_until(denial.retry_after_s, now), -now)
+        return None
+
+    def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
+        """Store a denial. The store's wait begins when the check was sent, or later.
+
+        A denial without end is only stored if the request is too large.
+        """
+        # A request above the whole limit never fits, so its denial holds without end.
+        too_large = decision.reason is TOO_LARGE
+        free_s = math.inf if too_large else sent_s + decision.retry_after_s
+        valid_until_s = free_s if too_large else min(free_s, now + self.recheck_after_s)
+        if self.size <= 0 or valid_until_s <= now or (free_s == math.inf and not too_large):
+            return
+        caller, units = key[:3], key[3]
+        others = [denial for denial in self.callers.pop(caller, ()) if denial[0] != units and denial[1] > now]
+        self._sweep(now)
+        denial = (units, valid_until_s, _moved(decision, free_s, sent_s))
+        self.callers[caller] = (denial, *others[: COSTS_AT_MOST - 1])
+
+    def remove(self, key: Key) -> None:
+        """Remove a caller, with all units: units were refunded to it."""
+        self.callers.pop(key[:3], None)
+
+    def _sweep(self, now: float) -> None:
+        """Evict expired callers among the oldest, and make space for one."""
+        callers = self.callers
+        for _ in range(min(SWEPT, len(callers))):
+            caller, denials = next(iter(callers.items()))
+            ends_s = max(valid_until_s for _, valid_until_s, _ in denials)
+            if ends_s <= now:
+                del callers[caller]
+            elif ends_s == math.inf:
+                callers.move_to_end(caller)
+            else:
+                break
+        if len(callers) >= self.size:
+            callers.popitem(last=False)
+
+
+def _moved(decision: Decision, retry_after_s: float, by_s: float) -> Decision:
+    """Return a copy that shares nothing with its source: with another wait, and resets moved by ``by_s``."""
+    return Decision(
+        False,
+        decision.reason,
+        decision.detail,
+        decision.policy,
+        decision.limit,
+        decision.remaining,
+        retry_after_s,
+        max(0.0, decision.reset_after_s + by_s),
+        decision.window_s,
+        tuple([_shifted(state, by_s) for state in decision.others]) if decision.others else (),
+    )
+
+
+def _shifted(state: LimitStatus, by_s: float) -> LimitStatus:
+    reset_s = max(0.0, state.reset_s + by_s)
+    return LimitStatus(state.name, state.limit, state.window_s, state.remaining, reset_s)

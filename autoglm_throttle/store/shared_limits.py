@@ -1,26 +1,32 @@
 """User limits shared through a store: local deny cache, store check, fallback when it is unavailable.
 
-Everything here is used under the lock of the throttle, except `PendingCheck.send`.
+The lock of the throttle guards them. Without it a check is sent, and the store is maintained: results are
+recorded, changes logged, and probes sent in the running event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import math
-from asyncio import _get_running_loop as running_loop
-from collections import OrderedDict
+import threading
+from asyncio import _get_running_loop as running_loop  # a call of C
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, deciding_limit, seconds_until
-from autoglm_throttle.store.fallback import StoreFallback
+from autoglm_throttle._runtime import weak_method
+from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.events import LogEvent
+from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, deciding_limit
+from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
 from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth
 from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
-from autoglm_throttle.types import Decision, Demand, LimitStatus, StoreFailureMode, UserLimit
+from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
-    from autoglm_throttle.limiting.user_limits import LimitSets
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 
@@ -29,16 +35,24 @@ UNREACHABLE_ERRORS: Final = frozenset(
     {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
 )
 
-COSTS_AT_MOST: Final = 8  # Denials stored for one caller, each for another number of units
+T = TypeVar("T")
 
-# Callers checked per insertion: more than one, so that the cache shrinks faster than it grows.
-SWEPT: Final = 2
+POLL_MIN_S: Final = 0.05
+# Seconds between two checks whether a probe is due: a hung probe is abandoned after some seconds.
+POLL_MAX_S: Final = 5.0
+
+# Name of a thread that repeats work which its event loop did not finish.
+THREAD: Final = "autoglm-throttle-store"
+
+_MEANWHILE: Final = {
+    StoreFailureMode.LOCAL: "each process enforces {share} of the user limits until it recovers",
+    StoreFailureMode.ALLOW: "user limits are not enforced until it recovers",
+    StoreFailureMode.DENY: "requests under a user limit are rejected until it recovers",
+}
+
+_running: set[asyncio.Task[None]] = set()  # Strong references to tasks: a loop holds its tasks only weakly
 
 US: Final = 1e-6  # Seconds in a microsecond
-Key = tuple[str, str, str, int]  # Set of limits, user, address, units: equal for equal checks
-# Units of a request, end of its validity, and the decision with instants instead of waits.
-_Denial = tuple[int, float, Decision]
-
 _UP = HealthState.UP
 
 
@@ -60,16 +74,17 @@ class StoreView:
 class SharedUserLimits:
     """User limits in a store that several processes share.
 
-    ``text_of`` makes an identity text from a user name.
+    ``text_of`` makes an identity text from a user name; the lock is that of the throttle.
     """
 
     def __init__(
         self,
-        sets: LimitSets,
         text_of: Callable[[str], str],
         store: RedisUserLimitStore,
         settings: StoreSettings,
         fallback: StoreFallback,
+        lock: SerialLock,
+        clock: Clock,
     ) -> None:
         self.store: RedisUserLimitStore = store
         self.store_health: StoreHealth = StoreHealth(settings.redis_failures, (settings.redis_probe_s,))
@@ -77,12 +92,17 @@ class SharedUserLimits:
         self.probe_due: bool = False  # Whether a caller with an event loop should probe the store
         # Called under the lock when the store is lost, for other users of the same server.
         self.on_store_lost: Callable[[float], object] = lambda _: None
-        self._sets = sets
+        self._sets = fallback.sets
         self._text_of = text_of
+        self._lock = lock
+        self._clock = clock
+        # When the pending timer will have fired: the store is probed even without requests.
+        self._timer_until_s = -math.inf
         self.deny_cache: DenyCache = DenyCache(settings)
         self.fallback: StoreFallback = fallback
         # Whether an asyncio loop runs, in which alone the store's client works.
         self.is_usable: Callable[[], object] = running_loop
+        store.listen(self._on_result)
 
     def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:
         """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
@@ -108,14 +128,14 @@ class SharedUserLimits:
                 return PendingCheck(self, demand, key, charges, now, partial(self.store.charge, charges))
             return self.fallback.decide(demand, charges, StoreErrorKind.LOOP, health, now)
         if usable:
-            self.poll(now)
+            self.request_probe(now)
         return self.fallback.decide(demand, charges, health.cause or StoreErrorKind.UNREACHABLE, health, now)
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""
         return self.fallback.limits.give_back(demand, charged_at, now)
 
-    def poll(self, now: float) -> None:
+    def request_probe(self, now: float) -> None:
         """Request a probe if one is due."""
         if self.store_health.try_begin_probe(now):
             self.probe_due = True
@@ -163,6 +183,62 @@ class SharedUserLimits:
     def sweep(self, now: float, users: int) -> None:
         """Evict idle users among the next ``users`` of each table."""
         self.fallback.limits.sweep(now, users)
+
+    # Maintenance, without the lock
+
+    def connect(self) -> None:
+        """Connect before the first decision; without a running event loop, the first decision connects."""
+        begin(self.store.probe, self._on_result)
+
+    def unsupported_loop(self) -> str:
+        """Return why the store cannot be used from the running event loop; empty if it can."""
+        return "" if running_loop() else "REDIS_URL requires asyncio; this event loop is not asyncio"
+
+    def poll(self) -> None:
+        """Write pending log events, and start a probe if one is due; without the lock."""
+        probes = self.probe_due and running_loop() is not None
+        waits = self.store_health.state is not HealthState.UP and self._clock() >= self._timer_until_s
+        if not (probes or self.changes or waits):
+            return
+        with self._lock:
+            if probes:  # otherwise it stays due until a caller has an event loop
+                probes, self.probe_due = self.probe_due, False
+            changes, self.changes = self.changes, []
+            view = self.view() if changes else None
+        if view is not None:
+            for change in changes:
+                store_changed(view, change, self.store.last_error).write()
+        if waits:
+            self._schedule_poll()
+        if probes:
+            begin(self.store.probe, self._on_probe_result, retry_in_thread=True)
+
+    def _schedule_poll(self) -> None:
+        """Set the timer for the next probe, in the running loop, without holding this object."""
+        loop, now = running_loop(), self._clock()
+        if loop is not None:
+            wait = min(max(self.store_health.next_probe_s - now, POLL_MIN_S), POLL_MAX_S)
+            loop.call_later(wait, weak_method(self._on_timer))
+            self._timer_until_s = now + wait + POLL_MAX_S  # the loop of the timer may end before it fires
+
+    def _on_timer(self) -> None:
+        self._timer_until_s = -math.inf
+        with self._lock:
+            self.request_probe(self._clock())
+        self.poll()
+
+    def _on_result(self, error: StoreErrorKind | None) -> None:
+        """Record the result of a round trip, in its event loop."""
+        if error is None and self.store_health.cause is None:  # up, without a failure before: nothing changes
+            return
+        with self._lock:
+            self.record_change(self.store_health.record_result(error, self._clock()))
+        self.poll()
+
+    def _on_probe_result(self, error: StoreErrorKind | None) -> None:
+        with self._lock:
+            self.record_change(self.store_health.record_probe(error, self._clock()))
+        self.poll()
 
 
 @dataclass(slots=True, eq=False)
@@ -252,88 +328,43 @@ def remaining_units(limits: Sequence[UserLimit], decision: Decision) -> tuple[in
     return tuple(by_window[limit.window_s] for limit in limits)
 
 
-class DenyCache:
-    """Recent denials by the store that still hold.
+def store_changed(view: StoreView, change: HealthChange, error: str) -> LogEvent:
+    """Build the event of a shared store of user limits that was lost or has recovered."""
+    if change.state is HealthState.UP:
+        text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
+        return LogEvent(
+            "store_recovered", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s}
+        )
+    error_kind = str(change.error_kind)
+    because = f" ({error})" if error else ""
+    meanwhile = _MEANWHILE[view.on_error].format(share=f"1/{view.processes}")
+    keys: dict[str, object] = {"store": view.kind, "reason": error_kind, "on_error": view.on_error.value}
+    text = f"{view.kind} is unavailable: {error_kind}{because}; {meanwhile}"
+    return LogEvent("store_lost", logging.WARNING, text, keys)
 
-    A denial carries the time at which it could end, counted from the sending of the check, so it ends here no
-    later than in the store; charges of other requests can only delay that instant. It may end earlier by a
-    refund, which `remove` handles for the same caller and process, or by a raised limit: other processes see
-    both within ``refused_cache_s``. A request above the whole limit is never checked again.
 
-    The oldest caller is evicted first: a denial holds for ``refused_cache_s`` at most, however often it is
-    used, so no entry is worth keeping longer. A caller takes some 600 bytes.
+def begin(
+    work: Callable[[], Awaitable[T]], done: Callable[[T], None], *, retry_in_thread: bool = False
+) -> bool:
+    """Start work in the running asyncio loop and hand its result to ``done``; False without a loop.
+
+    If the loop ends before, the work is cancelled, and may be repeated in a thread: where each request has a
+    loop of its own, no loop lives long enough for background work.
     """
+    loop = running_loop()
+    if loop is None:
+        return False
 
-    def __init__(self, settings: StoreSettings) -> None:
-        self.size: int = settings.refused_cache  # Most callers stored; 0 disables the cache
-        self.recheck_after_s: float = settings.refused_cache_s
-        self.hits: int = 0  # Requests rejected from this cache
-        # Denials of each set of limits, user and address.
-        self.callers: OrderedDict[tuple[str, str, str], tuple[_Denial, ...]] = OrderedDict()
+    async def run() -> None:
+        done(await work())
 
-    def find(self, key: Key, now: float) -> Decision | None:
-        """Return the current denial of such a request; None: the store must be checked."""
-        for units, valid_until_s, denial in self.callers.get(key[:3], ()):
-            if units == key[3]:
-                if now >= valid_until_s:
-                    return None
-                self.hits += 1
-                return _moved(denial, seconds_until(denial.retry_after_s, now), -now)
-        return None
+    def ended(task: asyncio.Task[None]) -> None:
+        _running.discard(task)
+        if retry_in_thread and task.cancelled():
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, too
+                threading.Thread(target=lambda: asyncio.run(run()), name=THREAD, daemon=True).start()
 
-    def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
-        """Store a denial. The store's wait begins when the check was sent, or later.
-
-        A denial without end is only stored if the request is too large.
-        """
-        # A request above the whole limit never fits, so its denial holds without end.
-        too_large = decision.reason is TOO_LARGE
-        free_s = math.inf if too_large else sent_s + decision.retry_after_s
-        valid_until_s = free_s if too_large else min(free_s, now + self.recheck_after_s)
-        if self.size <= 0 or valid_until_s <= now or (free_s == math.inf and not too_large):
-            return
-        caller, units = key[:3], key[3]
-        others = [denial for denial in self.callers.pop(caller, ()) if denial[0] != units and denial[1] > now]
-        self._sweep(now)
-        denial = (units, valid_until_s, _moved(decision, free_s, sent_s))
-        self.callers[caller] = (denial, *others[: COSTS_AT_MOST - 1])
-
-    def remove(self, key: Key) -> None:
-        """Remove a caller, with all units: units were refunded to it."""
-        self.callers.pop(key[:3], None)
-
-    def _sweep(self, now: float) -> None:
-        """Evict expired callers among the oldest, and make space for one."""
-        callers = self.callers
-        for _ in range(min(SWEPT, len(callers))):
-            caller, denials = next(iter(callers.items()))
-            ends_s = max(valid_until_s for _, valid_until_s, _ in denials)
-            if ends_s <= now:
-                del callers[caller]
-            elif ends_s == math.inf:
-                callers.move_to_end(caller)
-            else:
-                break
-        if len(callers) >= self.size:
-            callers.popitem(last=False)
-
-
-def _moved(decision: Decision, retry_after_s: float, by_s: float) -> Decision:
-    """Return a copy that shares nothing with its source: with another wait, and resets moved by ``by_s``."""
-    return Decision(
-        False,
-        decision.reason,
-        decision.detail,
-        decision.policy,
-        decision.limit,
-        decision.remaining,
-        retry_after_s,
-        max(0.0, decision.reset_after_s + by_s),
-        decision.window_s,
-        tuple([_shifted(state, by_s) for state in decision.others]) if decision.others else (),
-    )
-
-
-def _shifted(state: LimitStatus, by_s: float) -> LimitStatus:
-    reset_s = max(0.0, state.reset_s + by_s)
-    return LimitStatus(state.name, state.limit, state.window_s, state.remaining, reset_s)
+    task = loop.create_task(run())
+    _running.add(task)
+    task.add_done_callback(ended)
+    return True

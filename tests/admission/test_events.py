@@ -13,9 +13,8 @@ from autoglm_throttle import events
 from autoglm_throttle.events import FAULTS, MAX_DEVICE_EVENTS, LogEvent, control_events
 from autoglm_throttle.settings import Problem
 from autoglm_throttle.store.health import HealthChange, HealthState
-from autoglm_throttle.store.monitor import store_changed
 from autoglm_throttle.store.protocol import StoreErrorKind, StoreStats
-from autoglm_throttle.store.shared_limits import StoreView
+from autoglm_throttle.store.shared_limits import StoreView, store_changed
 from autoglm_throttle.types import (
     ControlCause,
     ControlState,

@@ -9,6 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from autoglm_throttle import Demand, Priority, Settings
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.admission import factory
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
@@ -153,7 +154,9 @@ class TestUserLimits:
             plans={"gold": {"user_limit": "7/minute"}},
             routes=[{"pattern": "/r", "name": "r", "user_limit": "2/minute"}],
         )
-        windows = factory.user_limits(settings, CallerHasher(b"a key of the tests"))
+        windows = factory.user_limits(
+            settings, CallerHasher(b"a key of the tests"), SerialLock(), lambda: NOW_S
+        )
         assert isinstance(windows, UserLimits)
         for demand, remaining in (
             (Demand(user="a"), 4),
@@ -176,7 +179,9 @@ class TestSharedStore:
 
     def windows(self, **settings: Any) -> UserLimits | SharedUserLimits:
         values = {"user_limit": "5/minute", "redis_url": self.URL} | settings
-        return factory.user_limits(Settings(**values), CallerHasher(b"a key of the tests"))
+        return factory.user_limits(
+            Settings(**values), CallerHasher(b"a key of the tests"), SerialLock(), lambda: NOW_S
+        )
 
     def shared(self, **settings: Any) -> SharedUserLimits:
         windows = self.windows(**settings)

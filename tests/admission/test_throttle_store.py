@@ -12,7 +12,7 @@ import pytest
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.store import monitor
+from autoglm_throttle.store import shared_limits
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.shared_limits import SharedUserLimits
@@ -94,8 +94,8 @@ async def test_service_without_rejections_reconnects_its_store(
 
 
 async def test_store_is_probed_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "POLL_MAX_S", 0.01)
-    monkeypatch.setattr(monitor, "POLL_MIN_S", 0.01)
+    monkeypatch.setattr(shared_limits, "POLL_MAX_S", 0.01)
+    monkeypatch.setattr(shared_limits, "POLL_MIN_S", 0.01)
     site = ScriptedThrottle(monkeypatch, StoreErrorKind.UNREACHABLE)
     site.throttle.start()
     await iterations()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.limiting.user_limits import LimitSets
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.fallback import StoreFallback
@@ -39,7 +40,9 @@ class Shared:
         settings = StoreSettings(redis_on_error=on_error, redis_failures=failures)
         store: Any = self.store
         fallback = StoreFallback(sets, settings, lambda: self.processes, 100)
-        self.windows = SharedUserLimits(sets, lambda text: text, store, settings, fallback)
+        self.windows = SharedUserLimits(
+            lambda text: text, store, settings, fallback, SerialLock(), lambda: 0.0
+        )
         self.windows.is_usable = lambda: self.askable
         self.windows.store_health = StoreHealth(failures, (settings.redis_probe_s,), jitter=lambda: 1.0)
 

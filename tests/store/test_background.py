@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from autoglm_throttle.store.monitor import THREAD, begin
+from autoglm_throttle.store.shared_limits import THREAD, begin
 
 SOON_S = 60.0
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.shared_limits import COSTS_AT_MOST, DenyCache, Key
+from autoglm_throttle.store.fallback import COSTS_AT_MOST, DenyCache, Key
 from autoglm_throttle.types import Decision, LimitStatus, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
 
