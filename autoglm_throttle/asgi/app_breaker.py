@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,36 +36,25 @@ SendRejection = Callable[[Scope, Send, Decision, str], Awaitable[None]]
 DEGRADED_DECISION = Decision(False, Reason.GPU, "gpu:degraded", "gpu")
 
 
+@dataclass(eq=False)
 class AppBreaker:
     """Stands between the limits and the app: queries the breaker and reports each request's outcome to it.
 
     Before any limit, `applies_to` and `replaces` answer requests that need no admission, by the state of the
     breaker and the degradation level. Such a request takes nothing from any limit. The guard permit is
     acquired after admission. In a dry run all requests are admitted, and rejections are only counted.
-
-    Args:
-        app: the guarded app.
-        throttle: the owner of the guard; it counts the decisions made here.
-        name: of the guard.
-        demand: builds the demand of a request.
-        send_rejection: sends the response of a rejected request, given a decision and a cause.
     """
 
-    def __init__(
-        self,
-        app: App,
-        throttle: Throttle,
-        name: str,
-        demand: Callable[[Scope], Demand],
-        send_rejection: SendRejection,
-    ) -> None:
-        self.app = app
-        self._throttle = throttle
-        self._name = name
-        self._demand = demand
-        self._send_rejection = send_rejection
-        self._dry_run = throttle.settings.control.dry_run
-        self._guard_state: GuardState | None = None
+    app: App
+    _throttle: Throttle
+    _name: str  # of the guard
+    _demand: Callable[[Scope], Demand]
+    _send_rejection: SendRejection
+    _guard_state: GuardState | None = None
+
+    @property
+    def _dry_run(self) -> bool:
+        return self._throttle.settings.control.dry_run
 
     @property
     def guard_state(self) -> GuardState:

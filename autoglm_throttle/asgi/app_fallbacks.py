@@ -52,12 +52,7 @@ async def answer(
 ) -> HttpAnswer | None:
     """Answer without the app, marked as degraded and counted. Returns None if no fallback has a response.
 
-    Args:
-        executor: of the app's feature.
-        scope: of the request; the only argument of a dynamic fallback.
-        request: the cache request.
-        failure: the cause, and the exception raised.
-        action: the degradation action; ``SERVE`` after a rejection or a failure.
+    The scope is the only argument of a dynamic fallback; the failure is the cause, and the exception raised.
     """
     if scope["type"] != "http":
         return None
@@ -118,9 +113,7 @@ class FallbackResponder:
     async def replaces(self, error: Exception | None, outcome: Outcome | None) -> bool:
         """Whether a fallback has answered, earlier or now, in place of an app that failed.
 
-        Args:
-            error: the exception; None: the app returned without a response.
-            outcome: how the app's failure counts; among neutral outcomes only rejections are replaced.
+        Without an error the app returned without a response.
         """
         observer = self._observer
         if not self._replaced:

@@ -85,10 +85,7 @@ class Marks:
     def check(self, scope: Mapping[str, Any], path: str, root_path: str) -> None:
         """Compare the policy applied to a request with the mark of its endpoint, and learn from it.
 
-        Args:
-            scope: after routing, with ``endpoint``, ``route`` and ``path_params``.
-            path: the request's path without ``root_path``.
-            root_path: its value before routing; mounts change it.
+        The scope is that after routing. Path and ``root_path`` are those before: mounts change them.
         """
         endpoint, route = scope.get("endpoint"), scope.get("route")
         method = scope.get("method") or "GET"

@@ -41,9 +41,6 @@ class RequestBody(BufferedReceive):
     async def wait(self, first: BegunCall) -> None:
         """Receive until the body is complete, `BUFFER_BYTES` are there, or the client has left.
 
-        Args:
-            first: the call for the first part.
-
         Raises:
             TooSlowError: the client has sent less than the least rate, or it waited beside too many others.
         """
@@ -51,7 +48,7 @@ class RequestBody(BufferedReceive):
         while True:
             self._keep(call.result if call.is_done else await self._blocked(call))
             if self._is_complete or self._buffered_bytes >= BUFFER_BYTES:
-                break
+                return
             call = BegunCall(self._receive())
 
     async def _blocked(self, call: BegunCall) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
@@ -26,29 +27,22 @@ _SERVICE_STATUSES = (408, 429)
 _SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
 
 
+@dataclass(slots=True, eq=False)
 class ResponseTracker:
     """Wraps ``send``: adds the header fields, and settles the permit at the last byte.
 
     The responses of a stream's route may be idle.
     """
 
-    __slots__ = (
-        *("_is_stream", "_permit", "_response_builder", "_send", "_stream", "_watch"),
-        *("body", "client_disconnected", "status"),
-    )
-
-    def __init__(
-        self, send: Send, permit: Permit, response_builder: ResponseBuilder, watch: SlotWatch, is_stream: bool
-    ) -> None:
-        self._send = send
-        self._permit = permit
-        self._response_builder = response_builder
-        self._watch = watch
-        self._is_stream = is_stream
-        self._stream: WatchedStream | None = None
-        self.body: RequestBody | None = None  # Body of the request, if the app reads it while it works
-        self.status = 0  # Status of the response; 0: it has not begun
-        self.client_disconnected = False  # Whether the client has left, or was left
+    _send: Send
+    _permit: Permit
+    _response_builder: ResponseBuilder
+    _watch: SlotWatch
+    _is_stream: bool
+    _stream: WatchedStream | None = None
+    body: RequestBody | None = None  # body of the request, if the app reads it while it works
+    status: int = 0  # status of the response; 0: it has not begun
+    client_disconnected: bool = False  # whether the client has left, or was left
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - a call costs 1 %
         """Forward a message. Not a coroutine itself: that would cost one more for each message."""

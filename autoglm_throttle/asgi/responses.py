@@ -34,12 +34,10 @@ STATUS = {
     Reason.TOO_LARGE: 413,
 }
 
+_IANA = "https://iana.org/assignments/http-problem-types"
 _TYPES = {
-    429: ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Too Many Requests"),
-    503: (
-        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-        "Service Unavailable",
-    ),
+    429: (f"{_IANA}#quota-exceeded", "Too Many Requests"),
+    503: (f"{_IANA}#temporary-reduced-capacity", "Service Unavailable"),
     413: ("about:blank", "Content Too Large"),
 }
 

@@ -41,7 +41,7 @@ VALUES: Final = frozenset(
     }
 )
 
-# The short names of the calls, beside ``field_<id>`` and ``gpm_<id>``.
+# The short names of the calls, beside ``field_<id>`` and ``gpm_<id>``; the last row is for device -1.
 CALLS: Final = frozenset(
     {
         *("any", "handle", "uuid", "name", "pci", "util", "memory", "memory_old", "power_mw", "limit_mw"),
@@ -134,12 +134,8 @@ class FakeNvml:
 
         Args:
             device: as for `set`; -1 for the calls that are about no device.
-            call: its short name. ``any`` for all of a device; ``handle``, ``uuid``, ``name``, ``pci``,
-                ``util``, ``memory``, ``memory_old``, ``power_mw``, ``limit_mw``, ``limit_default_mw``,
-                ``energy_mj``, ``temp``, ``temp_old``, ``margin``, ``clock``, ``clock_max``, ``reasons``,
-                ``mig``, ``gi``, ``ci``, ``fields``, ``field_<id>``, ``gpm_support``, ``gpm``,
-                ``gpm_metrics``, ``gpm_<id>``; for device -1 ``init``, ``shutdown``, ``driver``, ``count``,
-                ``gpm_alloc``, ``gpm_free``.
+            call: its short name, such as ``util``, ``field_<id>`` or ``gpm_<id>``; ``any`` for all of a
+                device. The error for an unknown name lists all names.
             code: NVML's error code, such as 15 for a lost GPU; 0: no error any more.
 
         Raises:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from autoglm_throttle import testing
+
 if TYPE_CHECKING:
     from typing import Unpack
 
     from starlette.types import ASGIApp
 
     import autoglm_throttle.settings.values as v
-    from autoglm_throttle.testing.gpu import FakeGpu
-    from autoglm_throttle.testing.manual_throttle import ManualClock, ManualThrottle, ThrottledApp
-    from autoglm_throttle.testing.nvml import FakeNvml
+    from autoglm_throttle.testing.manual_throttle import ThrottledApp
 
 
 class ThrottleApp(Protocol):
@@ -27,52 +27,47 @@ class ThrottleApp(Protocol):
 
 
 @pytest.fixture
-def fake_clock() -> ManualClock:
+def fake_clock() -> testing.ManualClock:
     """A `ManualClock`, shared by the fixtures of one test."""
-    from autoglm_throttle.testing.manual_throttle import ManualClock
-
-    return ManualClock()
+    return testing.ManualClock()
 
 
 @pytest.fixture
-def fake_gpu(fake_clock: ManualClock) -> Iterator[FakeGpu]:
+def fake_gpu(fake_clock: testing.ManualClock) -> Iterator[testing.FakeGpu]:
     """A `FakeGpu` on ``fake_clock``, shared by the fixtures of one test."""
-    from autoglm_throttle.testing.gpu import FakeGpu
-
-    gpu = FakeGpu(clock=fake_clock)
+    gpu = testing.FakeGpu(clock=fake_clock)
     yield gpu
     gpu.recover()
 
 
 @pytest.fixture
-def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+def fake_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[testing.FakeNvml]:
     """A `FakeNvml` with one device in place of NVIDIA's library, for one test."""
-    from autoglm_throttle.testing.nvml import FakeNvml
-
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with FakeNvml().installed() as library:
+    with testing.FakeNvml().installed() as library:
         yield library
 
 
 @pytest.fixture
-def throttle_app(fake_clock: ManualClock, fake_gpu: FakeGpu) -> ThrottleApp:
+def throttle_app(fake_clock: testing.ManualClock, fake_gpu: testing.FakeGpu) -> ThrottleApp:
     """Wraps an ASGI app in a throttle on ``fake_clock`` and ``fake_gpu``."""
-    from autoglm_throttle.testing.manual_throttle import ThrottledApp, throttle_for_tests
+    from autoglm_throttle.testing.manual_throttle import ThrottledApp
 
     def wrap(app: ASGIApp, **settings: Unpack[v.ValuesBesideGpu]) -> ThrottledApp:
-        return ThrottledApp(app, throttle=throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings))
+        throttle = testing.throttle_for_tests(clock=fake_clock, gpu=fake_gpu, **settings)
+        return ThrottledApp(app, throttle=throttle)
 
     return wrap
 
 
 @pytest.fixture
-def no_throttle(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
+def no_throttle(monkeypatch: pytest.MonkeyPatch) -> testing.ManualThrottle:
     """Makes every throttle of the process admit everything, for one test; they still count.
 
     The value is a throttle for tests that may be handed to an app that takes one.
     """
     from autoglm_throttle.admission.controller import AdmissionController
-    from autoglm_throttle.testing.manual_throttle import admit_all, throttle_for_tests
+    from autoglm_throttle.testing.manual_throttle import admit_all
 
     monkeypatch.setattr(AdmissionController, "try_admit", admit_all)
-    return throttle_for_tests()
+    return testing.throttle_for_tests()
