@@ -205,7 +205,6 @@ def _classifier(throttle: Throttle) -> RequestClassifier:
 
 
 def _find_charge(scope: Scope) -> tuple[Throttle, Demand] | None:
-    """Return the innermost throttle that has charged the request, and the demand; None: none has."""
     permits: dict[Throttle, Permit | None] = scope.get(MARKER) or {}
     charged = [(throttle, admitted.demand) for throttle, admitted in permits.items() if admitted is not None]
     return charged[-1] if charged else None
@@ -231,7 +230,6 @@ def _warn_of_no_charge() -> None:
 
 
 def _additional_demand(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:
-    """Build the demand of the dependency for the same caller."""
     return Demand(
         demand.priority if policy.priority is None else policy.priority,
         demand.user,

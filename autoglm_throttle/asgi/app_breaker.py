@@ -129,7 +129,6 @@ class AppBreaker:
     async def _degrade(
         self, scope: Scope, send: Send, fallbacks: FeatureExecutor, action: DegradationAction
     ) -> bool:
-        """Answer a request that the current load level does not serve."""
         request = app_fallbacks.cache_request(fallbacks, scope)
         answer = await app_fallbacks.answer(fallbacks, scope, request, (LOAD, None), action)
         if answer is not None:

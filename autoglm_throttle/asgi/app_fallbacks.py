@@ -154,7 +154,6 @@ class FallbackResponder:
         return {**message, "headers": headers}
 
     def _collect_part(self, message: Message, cache_policy: CachePolicy) -> None:
-        """Collect a part of the body, and cache the whole body after a successful end."""
         body = message.get("body", b"")
         self._remaining_bytes -= len(body)
         if message["type"] != "http.response.body" or self._remaining_bytes < 0:

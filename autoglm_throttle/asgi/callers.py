@@ -166,7 +166,6 @@ class RequestClassifier:
             return demand, work_class, self._transfer(scope)
 
     def _transfer(self, scope: Scope) -> int:
-        """Return the transfer of a request, as far as it does not depend on fields and routes."""
         if scope.get("type") == "websocket":
             return WEBSOCKET if self._holds_slot else PLAIN
         has_fields = scope.get("method") in WITHOUT_BODY or scope.get("http_version") in WITH_BODY_FIELDS
@@ -273,7 +272,6 @@ class RequestClassifier:
         return caller, by_address.user if unverified else "", group
 
     def _call_identify(self, scope: Scope) -> Caller | None:
-        """Call the user's own function; its exceptions and invalid results cannot break a request."""
         try:
             caller = self._identify(scope) if self._identify is not None else None
             if caller is None or not caller.user:
@@ -301,7 +299,6 @@ class RequestClassifier:
             LogEvent("identify_failed", logging.WARNING, text, {}).write()
 
     def _key(self, value: bytes) -> str:
-        """Return the caller's key, or an empty text if it is absent, malformed or of another scheme."""
         text = _text(value)
         if self._scheme:
             scheme, _, text = text.partition(" ")
@@ -352,7 +349,6 @@ def _text(value: bytes) -> str:
 
 
 def _precisions(settings: Settings) -> frozenset[str]:
-    """Return every precision label that some request may get."""
     if not settings.quota.quotas:
         return frozenset()
     own = [route.resource_policy.precision_hint for route in settings.routes if route.resource_policy]

@@ -112,7 +112,6 @@ class Marks:
         return not isinstance(policy, MarkPolicy) or policy.has_mark(mark)
 
     def _withdraw(self, path: str, method: str, mark: MarkPolicy) -> None:
-        """Drop an exemption that matched an endpoint without one."""
         policy = self._table.match(path, method)
         if mark.exempt or not isinstance(policy, MarkPolicy) or not policy.exempt:
             return

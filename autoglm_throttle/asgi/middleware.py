@@ -97,7 +97,6 @@ class ThrottleMiddleware:
         self._nested_warned = False
 
     def _install_breaker(self, name: str) -> None:
-        """Put the breaker between the limits and the app."""
         # It imports all guards, which are not needed without a breaker.
         from autoglm_throttle.asgi.app_breaker import AppBreaker
 
@@ -257,7 +256,6 @@ class ThrottleMiddleware:
                 await self._send_rejection(scope, send, rejection.decision)
 
     def _store_verdict(self, scope: Scope, verdict: Permit | Rejection) -> None:
-        """Store the verdict in the scope for inner middleware."""
         charged = scope.get(MARKER)
         if isinstance(charged, dict):
             charged[self.throttle] = verdict
@@ -368,13 +366,11 @@ def _in_event_loop() -> bool:
 
 
 def _decision(rejected: Rejected | GuardRejected) -> tuple[Decision, str]:
-    """Return the decision to send, and the cause passed to a fallback of an outer app."""
     if isinstance(rejected, Rejected):
         return rejected.decision, "load"
     return rejected_by(rejected.rejection), rejected.rejection.cause
 
 
 def _source_error(source: SourceView) -> str:
-    """Return the name of a source without samples, and its error."""
     reason = source.last_error or source.state
     return reason if reason.startswith(source.name) else f"{source.name}: {reason}"

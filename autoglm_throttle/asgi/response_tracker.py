@@ -95,7 +95,6 @@ class ResponseTracker:
             await send_body_timeout(send, scope)
 
     def _settle_error(self) -> None:
-        """Settle by the status, which may be an error."""
         status = self.status
         if status >= 500:
             self._permit.settle(_FAILURE)

@@ -117,5 +117,4 @@ def _name(method: str, path: str) -> str:
 
 
 def _is_id(segment: str) -> bool:
-    """Whether a segment names one object, or cannot be printed."""
     return len(segment) > MAX_LITERAL_CHARS or segment.isdigit() or not segment.isprintable()

@@ -102,7 +102,6 @@ def _is_rejected(status: int, body: bytes | None) -> bool:
 
 
 def _problem(body: bytes | None) -> Mapping[str, Any]:
-    """Return the problem document; empty if there is none."""
     try:
         document = json.loads(body or b"")
     except ValueError:

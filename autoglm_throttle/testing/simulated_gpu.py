@@ -206,7 +206,6 @@ class SimulatedGpu:
             self._hangs_until_s = now + duration_s
 
     def _run_until(self, now: float) -> float:
-        """Process all due events and return the resulting time."""
         now = max(now, self._now)
         due = self._next()
         while due is not None and due <= now:
@@ -231,7 +230,6 @@ class SimulatedGpu:
             self._overflow(now)
 
     def _overflow(self, now: float) -> None:
-        """Lose all requests if memory exceeds the total."""
         if self._memory_bytes() > self.spec.memory_total_bytes:
             self._lose_all(now, now + self.spec.restart_s, "memory")
 
