@@ -11,9 +11,8 @@ from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.callers import BODY, STREAM, WEBSOCKET, Identify, RequestClassifier
-from autoglm_throttle.asgi.receive import BegunCall, BufferedReceive
-from autoglm_throttle.asgi.request_body import RequestBody, is_complete, replay
-from autoglm_throttle.asgi.response_tracker import ResponseTracker, degraded_header
+from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete, replay
+from autoglm_throttle.asgi.response_tracker import ResponseTracker, WatchedStream, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
 from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.asgi.scope import (
@@ -26,7 +25,7 @@ from autoglm_throttle.asgi.scope import (
     attribute_to_throttle,
     outcome_of,
 )
-from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.gpu.sampler import SourceView
 from autoglm_throttle.limiting.concurrency_limiter import Ticket

@@ -1,18 +1,18 @@
-"""Buffers client messages of a queued request, and detects the client's disconnect."""
+"""The ``receive`` of a request that waits: buffers its messages, and detects the client's disconnect."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from functools import partial
-from types import CoroutineType
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 
+from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.scope import Message, Receive
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot
 
 # Bytes of a body buffered while the request waits; beyond it nothing more is read until a slot is free.
 BUFFER_BYTES = 65_536
@@ -22,6 +22,8 @@ BUFFER_BYTES = 65_536
 PART_OVERHEAD_BYTES = 256
 
 DISCONNECTS = ("http.disconnect", "websocket.disconnect")
+
+_DISCONNECT = {"type": "http.disconnect"}
 
 
 class BufferedReceive:
@@ -114,60 +116,104 @@ def _consume_result(part: asyncio.Future[Any]) -> None:
         part.exception()
 
 
-class BegunCall:
-    """A ``send`` or ``receive`` of a server that has begun. Await it unless it is done.
+class RequestBody(BufferedReceive):
+    """The ``receive`` of a request with a body.
 
-    Most calls end at once; then no time needs to be read and no timeout to be prepared. Under trio it begins
-    only when it is awaited: a cancel scope around the rest must be entered before those of the call.
+    The app gets no slot before the body is complete or `BUFFER_BYTES` of it are there. While it waits for
+    the rest it has no slot either. A body below the least rate ends the request with a disconnect; that of a
+    stream may take any time.
     """
 
-    __slots__ = ("_coroutine", "_has_begun", "_pending", "is_done", "result")
+    __slots__ = ("_on_timeout", "_watch", "_watched", "is_over", "timed_out")
 
-    def __init__(self, awaitable: Awaitable[Any]) -> None:
-        self._coroutine: Coroutine[Any, Any, Any] = (
-            awaitable if isinstance(awaitable, CoroutineType) else _wait(awaitable)
-        )
-        self._pending: Any = None
-        self.is_done = False
-        self.result: Any = None  # Result of a call that is done
-        self._has_begun = not _is_in_trio()
-        if not self._has_begun:
-            return
-        try:
-            self._pending = self._coroutine.send(None)
-        except StopIteration as ended:
-            self.is_done, self.result = True, ended.value
+    def __init__(self, receive: Receive, watch: SlotWatch, *, is_stream: bool = False) -> None:
+        super().__init__(receive)
+        self._watch = watch
+        self._watched = WatchedSlot(watch, None)
+        if is_stream:
+            self._watched.timeout_s = math.inf
+        self._on_timeout: Callable[[], Awaitable[None]] | None = None
+        self.is_over = False  # Whether it waited beside too many others
+        self.timed_out = False  # Whether the client has sent less than the least rate
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        """Run the rest: as ``yield from``, which cannot take over an iterator that has yielded already."""
-        coroutine, pending = self._coroutine, self._pending
-        if not self._has_begun:
-            return (yield from coroutine.__await__())
-        step: Callable[[], Any]
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the client has left before admission."""
+        return bool(self._buffered) and self._buffered[-1]["type"] in DISCONNECTS
+
+    async def wait(self, first: BegunCall) -> None:
+        """Receive until the body is complete, `BUFFER_BYTES` are there, or the client has left.
+
+        Raises:
+            TooSlowError: the client has sent less than the least rate, or it waited beside too many others.
+        """
+        call = first
         while True:
-            try:
-                sent = yield pending
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as error:  # noqa: BLE001 - a cancellation, too, belongs to the call
-                step = partial(coroutine.throw, error)
-            else:
-                step = partial(coroutine.send, sent)
-            try:
-                pending = step()
-            except StopIteration as ended:
-                return ended.value
+            self._keep(call.result if call.is_done else await self._blocked(call))
+            if self._is_complete or self._buffered_bytes >= BUFFER_BYTES:
+                return
+            call = BegunCall(self._receive())
 
-    def close(self) -> None:
-        """Abandon the call."""
-        self._coroutine.close()
+    async def _blocked(self, call: BegunCall) -> Message:
+        """Wait for a part; beside too many other bodies only until the next scan: a complete body passes."""
+        watch = self._watch
+        self.is_over = watch.bodies >= watch.paused_max
+        awaited = watch.awaited  # a child that is forked meanwhile counts only its own
+        awaited.add(id(self))
+        try:
+            return await self._watched.blocked(call, at_once=self.is_over)
+        finally:
+            awaited.discard(id(self))
+
+    def attach(self, permit: Permit, on_timeout: Callable[[], Awaitable[None]]) -> None:
+        """Pause a permit while the app waits for the body; if that makes no progress, call ``on_timeout``."""
+        self._watched.permit = permit
+        self._on_timeout = on_timeout
+
+    def detach(self) -> None:
+        """Leave the pauses to the response, which has begun before the body is complete."""
+        self._watched.permit = None
+
+    async def receive(self) -> Message:
+        """Return the buffered messages in order, then new ones; a disconnect after a timeout."""
+        if self.timed_out:
+            return _DISCONNECT
+        if self._buffered or self._is_complete:
+            return await super().receive()
+        call = BegunCall(self._receive() if self._pending is None else self._receive_part())
+        try:
+            message = call.result if call.is_done else await self._watched.blocked(call)
+        except TooSlowError:
+            self.timed_out = True
+            if self._on_timeout is not None:
+                await self._on_timeout()
+            return _DISCONNECT
+        self._watched.transferred_bytes += len(message.get("body") or b"")
+        self._is_complete = not message.get("more_body")
+        return message
+
+    def _keep(self, message: Message) -> bool:
+        self._watched.transferred_bytes += len(message.get("body") or b"")
+        return super()._keep(message)
 
 
-async def _wait(awaitable: Awaitable[Message]) -> Message:
-    return await awaitable
+def is_complete(message: Message) -> bool:
+    """Whether a message is a whole body."""
+    return message["type"] == "http.request" and not message.get("more_body")
 
 
-def _is_in_trio() -> bool:
-    trio = sys.modules.get("trio")
-    return trio is not None and trio.lowlevel.in_trio_run()
+def replay(body: Message, receive: Receive) -> Receive:
+    """Return the ``receive`` of a request whose body came as one message."""
+
+    def receive_again() -> Awaitable[Message]:
+        nonlocal body
+        if body is None:
+            return receive()
+        given, body = body, None  # its memory is free once the app has read it
+        return _given(given)
+
+    return receive_again
+
+
+async def _given(message: Message) -> Message:
+    return message

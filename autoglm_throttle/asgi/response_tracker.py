@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
-from autoglm_throttle.asgi.request_body import RequestBody
+from autoglm_throttle.asgi.receive import RequestBody
 from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, send_body_timeout
 from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send
-from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedStream
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot
 from autoglm_throttle.resilience.fallback import DegradedAnswer, degraded_answers
 from autoglm_throttle.types import Outcome
 
@@ -25,6 +26,84 @@ _SERVICE_STATUSES = (408, 429)
 
 # Before Python 3.12 reading a member from its class costs as much as a dictionary lookup.
 _SUCCESS, _FAILURE, _NEUTRAL = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEUTRAL
+
+
+class WatchedStream(WatchedSlot):
+    """The parts of one response that come after each other, or the messages of a websocket.
+
+    If it may be idle, it gives its slot back between two parts.
+    """
+
+    __slots__ = ("_expects_idle", "_first_s", "_is_known", "_last_s", "may_be_idle")
+
+    def __init__(self, watch: SlotWatch, permit: Permit, *, may_be_idle: bool) -> None:
+        super().__init__(watch, permit)
+        self.may_be_idle = may_be_idle
+        self._expects_idle = may_be_idle and watch.expects_idle(permit.work_class.name)
+        self._is_known = False  # Whether its class has learned from it
+        self._first_s: float | None = None
+        self._last_s = -math.inf  # When the first and the last part were sent
+        if may_be_idle:  # a long prefill has sent nothing yet
+            self.wait(watch.clock() + watch.head_s(permit))
+
+    async def send(self, send: Send, message: Message, size: int) -> None:
+        """Send a part of ``size`` bytes, and begin to wait for the next one.
+
+        Raises:
+            TooSlowError: the client reads less than the least rate.
+        """
+        self._learn_interval()
+        self.work()
+        self.transferred_bytes += size
+        call = BegunCall(send(message))
+        if not call.is_done:
+            await self.blocked(call)
+        if not self.may_be_idle:
+            return
+        self._last_s = self._watch.clock()
+        if self._first_s is None:
+            self._first_s = self._last_s
+        self.wait(self._last_s + self._watch.idle_s)
+        if self._expects_idle and self.permit is not None:
+            self.permit.pause()  # at once where the last wait was long
+
+    def _learn_interval(self) -> None:
+        if self._first_s is not None:
+            now, idle_s = self._watch.clock(), self._watch.idle_s
+            was_idle = now - self._last_s >= idle_s
+            # A feed may begin with several parts: only one whose parts keep coming is no feed.
+            if was_idle or now - self._first_s >= idle_s / 2.0:
+                self._learn(idle=was_idle)
+
+    def wrap(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Return the functions of a websocket, which is idle while neither side sends."""
+        self._touch()
+
+        async def receive_message() -> Message:
+            message = await receive()
+            self._touch()
+            return message
+
+        async def send_message(message: Message) -> None:
+            self._touch()
+            await send(message)
+            self._touch()
+
+        return receive_message, send_message
+
+    def _touch(self) -> None:
+        self.work()
+        self.wait(self._watch.clock() + self._watch.idle_s)
+
+    def _record_idle(self) -> None:
+        if self._last_s > -math.inf:
+            self._learn(idle=True)
+
+    def _learn(self, *, idle: bool) -> None:
+        self._expects_idle = idle
+        if not self._is_known and self.permit is not None:
+            self._is_known = True
+            self._watch.learn_idle(self.permit.work_class.name, idle=idle)
 
 
 @dataclass(slots=True, eq=False)

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import itertools
 import math
+import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from typing import Final
+from types import CoroutineType
+from typing import Any, Final
 
 import anyio
 
@@ -17,8 +19,7 @@ from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.admission.permit import Permit
-from autoglm_throttle.asgi.receive import BegunCall
-from autoglm_throttle.asgi.scope import Message, Receive, Send
+from autoglm_throttle.asgi.scope import Message
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.limiting.work_class import PAUSED
 from autoglm_throttle.throttle import Throttle
@@ -287,84 +288,65 @@ class WatchedSlot:
         """Record a wait between two parts that has become long."""
 
 
-class WatchedStream(WatchedSlot):
-    """The parts of one response that come after each other, or the messages of a websocket.
-
-    If it may be idle, it gives its slot back between two parts.
-    """
-
-    __slots__ = ("_expects_idle", "_first_s", "_is_known", "_last_s", "may_be_idle")
-
-    def __init__(self, watch: SlotWatch, permit: Permit, *, may_be_idle: bool) -> None:
-        super().__init__(watch, permit)
-        self.may_be_idle = may_be_idle
-        self._expects_idle = may_be_idle and watch.expects_idle(permit.work_class.name)
-        self._is_known = False  # Whether its class has learned from it
-        self._first_s: float | None = None
-        self._last_s = -math.inf  # When the first and the last part were sent
-        if may_be_idle:  # a long prefill has sent nothing yet
-            self.wait(watch.clock() + watch.head_s(permit))
-
-    async def send(self, send: Send, message: Message, size: int) -> None:
-        """Send a part of ``size`` bytes, and begin to wait for the next one.
-
-        Raises:
-            TooSlowError: the client reads less than the least rate.
-        """
-        self._learn_interval()
-        self.work()
-        self.transferred_bytes += size
-        call = BegunCall(send(message))
-        if not call.is_done:
-            await self.blocked(call)
-        if not self.may_be_idle:
-            return
-        self._last_s = self._watch.clock()
-        if self._first_s is None:
-            self._first_s = self._last_s
-        self.wait(self._last_s + self._watch.idle_s)
-        if self._expects_idle and self.permit is not None:
-            self.permit.pause()  # at once where the last wait was long
-
-    def _learn_interval(self) -> None:
-        if self._first_s is not None:
-            now, idle_s = self._watch.clock(), self._watch.idle_s
-            was_idle = now - self._last_s >= idle_s
-            # A feed may begin with several parts: only one whose parts keep coming is no feed.
-            if was_idle or now - self._first_s >= idle_s / 2.0:
-                self._learn(idle=was_idle)
-
-    def wrap(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
-        """Return the functions of a websocket, which is idle while neither side sends."""
-        self._touch()
-
-        async def receive_message() -> Message:
-            message = await receive()
-            self._touch()
-            return message
-
-        async def send_message(message: Message) -> None:
-            self._touch()
-            await send(message)
-            self._touch()
-
-        return receive_message, send_message
-
-    def _touch(self) -> None:
-        self.work()
-        self.wait(self._watch.clock() + self._watch.idle_s)
-
-    def _record_idle(self) -> None:
-        if self._last_s > -math.inf:
-            self._learn(idle=True)
-
-    def _learn(self, *, idle: bool) -> None:
-        self._expects_idle = idle
-        if not self._is_known and self.permit is not None:
-            self._is_known = True
-            self._watch.learn_idle(self.permit.work_class.name, idle=idle)
-
-
 def _end_now(timeout: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
     with contextlib.suppress(RuntimeError):  # the wait has ended meanwhile
         timeout.reschedule(loop.time())
+
+
+class BegunCall:
+    """A ``send`` or ``receive`` of a server that has begun. Await it unless it is done.
+
+    Most calls end at once; then no time needs to be read and no timeout to be prepared. Under trio it begins
+    only when it is awaited: a cancel scope around the rest must be entered before those of the call.
+    """
+
+    __slots__ = ("_coroutine", "_has_begun", "_pending", "is_done", "result")
+
+    def __init__(self, awaitable: Awaitable[Any]) -> None:
+        self._coroutine: Coroutine[Any, Any, Any] = (
+            awaitable if isinstance(awaitable, CoroutineType) else _wait(awaitable)
+        )
+        self._pending: Any = None
+        self.is_done = False
+        self.result: Any = None  # Result of a call that is done
+        self._has_begun = not _is_in_trio()
+        if not self._has_begun:
+            return
+        try:
+            self._pending = self._coroutine.send(None)
+        except StopIteration as ended:
+            self.is_done, self.result = True, ended.value
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Run the rest: as ``yield from``, which cannot take over an iterator that has yielded already."""
+        coroutine, pending = self._coroutine, self._pending
+        if not self._has_begun:
+            return (yield from coroutine.__await__())
+        step: Callable[[], Any]
+        while True:
+            try:
+                sent = yield pending
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - a cancellation, too, belongs to the call
+                step = partial(coroutine.throw, error)
+            else:
+                step = partial(coroutine.send, sent)
+            try:
+                pending = step()
+            except StopIteration as ended:
+                return ended.value
+
+    def close(self) -> None:
+        """Abandon the call."""
+        self._coroutine.close()
+
+
+async def _wait(awaitable: Awaitable[Message]) -> Message:
+    return await awaitable
+
+
+def _is_in_trio() -> bool:
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_run()

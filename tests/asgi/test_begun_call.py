@@ -16,8 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.asgi.receive import BegunCall
-from autoglm_throttle.asgi.slot_watch import SlotWatch, TooSlowError, WatchedSlot
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot
 from tests.asgi.queued_clients import Client, part, settled, with_places
 from tests.asgi.run_app import http_scope
 

@@ -15,9 +15,9 @@ import pytest
 
 from autoglm_throttle import Permit, Throttle
 from autoglm_throttle.asgi import slot_watch
-from autoglm_throttle.asgi.receive import BegunCall
-from autoglm_throttle.asgi.request_body import RequestBody
-from autoglm_throttle.asgi.slot_watch import SlotWatch, WatchedSlot, WatchedStream
+from autoglm_throttle.asgi.receive import RequestBody
+from autoglm_throttle.asgi.response_tracker import WatchedStream
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, WatchedSlot
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.types import Demand
 from tests.asgi.queued_clients import settled, taken, with_places
