@@ -26,13 +26,10 @@ class Arrivals:
         TrafficError: ``k`` is neither infinite nor 0.01..10 000.
     """
 
-    k: float
-    """1: Poisson; infinite: uniform."""
+    k: float  # 1: Poisson; infinite: uniform
 
-    UNIFORM: ClassVar[Arrivals]
-    """Equal gaps; the first request at 0."""
-    POISSON: ClassVar[Arrivals]
-    """Independent callers."""
+    UNIFORM: ClassVar[Arrivals]  # Equal gaps; the first request at 0
+    POISSON: ClassVar[Arrivals]  # Independent callers
 
     def __post_init__(self) -> None:
         if not (MIN_K <= self.k <= MAX_K or self.k == math.inf):
@@ -50,10 +47,10 @@ class Arrivals:
         Raises:
             TrafficError: the text is not one of these.
         """
+        named = {"uniform": cls.UNIFORM, "poisson": cls.POISSON}
         kind, colon, k = text.strip().partition(":")
         if kind == "gamma" and colon:
             return cls(parse_number(k))
-        named = {"uniform": cls.UNIFORM, "poisson": cls.POISSON}
         if text.strip() not in named:
             raise TrafficError(f"unknown arrivals {text!r}: expected uniform, poisson or gamma:K")
         return named[text.strip()]
@@ -100,13 +97,8 @@ def parse_mix(text: str) -> dict[Priority, float]:
             mix[Priority[name.strip().upper()]] = parse_number(share)
         except KeyError:
             raise TrafficError(f"unknown priority {name.strip()!r}: high, mid or low") from None
-    _check_mix(mix)
+    PriorityMix(mix)  # checks the shares
     return mix
-
-
-def _check_mix(mix: Mapping[Priority, float]) -> None:
-    if any(not 0.0 <= share <= 100.0 for share in mix.values()) or not math.isclose(sum(mix.values()), 100.0):
-        raise TrafficError("the shares of a mix must be 0..100 and add up to 100 percent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +110,17 @@ class PriorityMix:
             that are not finite numbers above 0.
     """
 
-    mix: Mapping[Priority, float] = field(default_factory=MIX.copy)
-    """Percent by priority."""
-    clients: int = 1
-    """Distinct callers, 1..65 536."""
+    mix: Mapping[Priority, float] = field(default_factory=MIX.copy)  # Percent by priority
+    clients: int = 1  # Distinct callers, 1..65 536
+    # Zipf exponent: 0 gives all clients the same share, 1 gives client n the n-th part of the first's.
     skew: float = 0.0
-    """Zipf exponent: 0 gives all clients the same share, 1 gives client n the n-th part of the first's."""
+    # Shares of the request kinds of the load, in their order; only their proportions matter.
     kinds: tuple[float, ...] = (1.0,)
-    """Shares of the request kinds of the load, in their order; only their proportions matter."""
 
     def __post_init__(self) -> None:
-        _check_mix(self.mix)
+        shares = self.mix.values()
+        if not all(0.0 <= share <= 100.0 for share in shares) or not math.isclose(sum(shares), 100.0):
+            raise TrafficError("the shares of a mix must be 0..100 and add up to 100 percent")
         if not 1 <= self.clients <= 65_536:
             raise TrafficError(f"clients must be 1..65536, not {self.clients}")
         if not 0.0 <= self.skew < math.inf:

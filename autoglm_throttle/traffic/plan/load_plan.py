@@ -25,20 +25,13 @@ from autoglm_throttle.types import Priority
 class LoadPlan:
     """Intended requests, in order of time. Requests are identified by their index."""
 
-    offsets: array[float]
-    """Seconds from the start of the run (typecode ``d``)."""
-    priorities: bytes
-    """One ``Priority`` value per request."""
-    segments: array[int]
-    """Index of the segment each request belongs to (``H``)."""
-    clients: array[int]
-    """Number of the client: 0 .. number of clients - 1 (``I``)."""
-    kinds: array[int]
-    """Kind of the request: an index into the requests of its `RequestSource` (``I``)."""
-    names: tuple[str, ...]
-    """Display name of each segment."""
-    ends_s: tuple[float, ...]
-    """End of each segment, in seconds from the start; the last one is the length of the plan."""
+    offsets: array[float]  # Seconds from the start of the run (typecode `d`)
+    priorities: bytes  # One `Priority` value per request
+    segments: array[int]  # Index of the segment each request belongs to (`H`)
+    clients: array[int]  # Number of the client: 0 .. number of clients - 1 (`I`)
+    kinds: array[int]  # Kind of the request: an index into the requests of its `RequestSource` (`I`)
+    names: tuple[str, ...]  # Display name of each segment
+    ends_s: tuple[float, ...]  # End of each segment, in seconds from the start
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -132,42 +125,25 @@ def draws(seed: str, weights: Sequence[float]) -> Iterator[int]:
 def format_plan(plan: LoadPlan) -> list[str]:
     """Format the counts of a plan: a line per segment, their sum, and a line per second."""
     heads = ("planned", *(priority.label for priority in Priority))
+    planned = plan.planned()
+    counts = [[planned[segment, priority] for priority in Priority] for segment in range(len(plan.names))]
+    counts.append([sum(column) for column in zip(*counts, strict=True)])
+    spans = [*pairwise((0.0, *plan.ends_s)), (0.0, plan.duration_s)]
+    last_s = max(plan.offsets, default=0.0)
+    seconds = [[0] * len(Priority) for _ in range(max(math.ceil(plan.duration_s), int(last_s) + 1))]
+    for offset_s, priority in zip(plan.offsets, plan.priorities, strict=True):
+        seconds[int(offset_s)][priority] += 1
     return [
-        f"{'segment':24}{_cells(('from', 'to'))}{_cells(heads)}",
-        *_segments(plan),
+        f"{'segment':24}{_cells('from', 'to', *heads)}",
+        *(
+            f"{name:24}{_cells(f'{begin_s:g} s', f'{end_s:g} s', sum(row), *row)}"
+            for name, (begin_s, end_s), row in zip((*plan.names, "total"), spans, counts, strict=True)
+        ),
         "",
-        f"{'second':>10}{_cells(heads)}",
-        *(f"{second:>10}{_counts(counts)}" for second, counts in enumerate(_seconds(plan))),
+        f"{'second':>10}{_cells(*heads)}",
+        *(f"{second:>10}{_cells(sum(row), *row)}" for second, row in enumerate(seconds)),
     ]
 
 
-def _segments(plan: LoadPlan) -> list[str]:
-    planned, lines, begin_s = plan.planned(), [], 0.0
-    total = [0] * len(Priority)
-    for segment, (name, end_s) in enumerate(zip(plan.names, plan.ends_s, strict=True)):
-        counts = [planned[segment, priority] for priority in Priority]
-        total = [sum(pair) for pair in zip(total, counts, strict=True)]
-        lines.append(f"{name:24}{_span(begin_s, end_s)}{_counts(counts)}")
-        begin_s = end_s
-    return [*lines, f"{'total':24}{_span(0.0, begin_s)}{_counts(total)}"]
-
-
-def _seconds(plan: LoadPlan) -> list[list[int]]:
-    rows = [[0] * len(Priority) for _ in range(int(plan.duration_s) + 1)]
-    for offset_s, priority in zip(plan.offsets, plan.priorities, strict=True):
-        rows[int(offset_s)][priority] += 1
-    if not any(rows[-1]):
-        rows.pop()
-    return rows
-
-
-def _span(begin_s: float, end_s: float) -> str:
-    return _cells((f"{begin_s:g} s", f"{end_s:g} s"))
-
-
-def _counts(counts: list[int]) -> str:
-    return _cells((str(sum(counts)), *map(str, counts)))
-
-
-def _cells(texts: tuple[str, ...]) -> str:
-    return "".join(f"{text:>10}" for text in texts)
+def _cells(*cells: str | int) -> str:
+    return "".join(f"{cell:>10}" for cell in cells)

@@ -36,11 +36,7 @@ GRAMMAR = f"{SHAPE_SYNTAX}, {USERS_SYNTAX} or trace:PATH; rates are requests/s, 
 
 
 def parse_number(text: str) -> float:
-    """Parse a plain number.
-
-    Raises:
-        TrafficError: not a number.
-    """
+    """Parse a plain number; raise TrafficError if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -48,11 +44,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Parse ``250ms``, ``20s``, ``2m`` or a plain number into seconds.
-
-    Raises:
-        TrafficError: not a duration.
-    """
+    """Parse ``250ms``, ``20s``, ``2m`` or a plain number into seconds; raise TrafficError if it is none."""
     unit = next(unit for unit in UNITS if text.endswith(unit))
     try:
         return float(text.removesuffix(unit)) * UNITS[unit]
@@ -80,13 +72,10 @@ class LoadLevel:
         TrafficError: a duration or a rate that is not a finite number above 0; of a ramp one end may be 0.
     """
 
-    rate_rps: float
-    """Rate at its start."""
+    rate_rps: float  # Rate at its start
     duration_s: float
-    name: str = ""
-    """Display name; empty: the rate."""
-    end_rps: float | None = None
-    """Rate at its end; None: as at its start."""
+    name: str = ""  # Display name; empty: the rate
+    end_rps: float | None = None  # Rate at its end; None: as at its start
 
     def __post_init__(self) -> None:
         if not 0.0 < self.duration_s < math.inf:
@@ -168,14 +157,10 @@ class LoadShape:
 
     @classmethod
     def parse(cls, text: str) -> LoadShape:
-        """Read a shape from its text.
-
-        Accepted are ``fixed:RATE:TIME``, ``step:R1,R2:TIME``, ``step:FROM:TO:STEPS:TIME``,
-        ``spike:BASE:PEAK:BASE_TIME:PEAK_TIME`` and ``ramp:FROM:TO:TIME``. Rates are requests/s; durations may
-        end in ``ms``, ``s`` or ``m``.
+        """Read ``fixed:RATE:TIME`` or another shape with rates, in requests/s.
 
         Raises:
-            TrafficError: the text is not one of these.
+            TrafficError: the text is not one of `SHAPE_SYNTAX`.
         """
         kind, *parts = text.strip().split(":")
         reader = _READERS.get((kind, len(parts)))
@@ -193,9 +178,14 @@ def _listed(rates: str, time: str) -> list[LoadLevel]:
 
 
 def _stepped(from_: str, to: str, count: str, time: str) -> list[LoadLevel]:
-    first, last, steps = parse_number(from_), parse_number(to), _parse_whole("steps", count, 2, MAX_STEPS)
+    rates = _steps(parse_number(from_), parse_number(to), count)
+    return [LoadLevel(rate_rps, parse_duration(time)) for rate_rps in rates]
+
+
+def _steps(first: float, last: float, count: str) -> list[float]:
+    steps = _parse_whole("steps", count, 2, MAX_STEPS)
     rise = (last - first) / (steps - 1)
-    return [LoadLevel(first + rise * step, parse_duration(time)) for step in range(steps)]
+    return [first + rise * step for step in range(steps)]
 
 
 def _spike(low: str, high: str, base_time: str, peak_time: str) -> list[LoadLevel]:
@@ -225,8 +215,7 @@ class Users:
             0, or more than `MAX_DURATION_S` in total; a think time that is not a finite number of at least 0.
     """
 
-    steps: tuple[tuple[int, float], ...]
-    """Users and seconds."""
+    steps: tuple[tuple[int, float], ...]  # Users and seconds
     think_s: float = THINK_S
 
     def __post_init__(self) -> None:
@@ -266,9 +255,8 @@ class Users:
             think_s = parse_duration(parts[2]) if len(parts) == 3 else THINK_S
             return cls(((first, parse_duration(parts[1])),), think_s)
         last = _parse_whole("users", parts[1], 1, MAX_USERS)
-        steps, duration_s = _parse_whole("steps", parts[2], 2, MAX_STEPS), parse_duration(parts[3])
-        rise = (last - first) / (steps - 1)
-        return cls(tuple((round(first + rise * step), duration_s) for step in range(steps)))
+        duration_s = parse_duration(parts[3])
+        return cls(tuple((round(users), duration_s) for users in _steps(first, last, parts[2])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from autoglm_throttle.traffic.report.schema import (
     SegmentPart,
     TallyDocument,
 )
-from autoglm_throttle.traffic.report.seconds import seconds
-from autoglm_throttle.traffic.report.tally import tally, times
+from autoglm_throttle.traffic.report.tally import seconds, tally, times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
 from autoglm_throttle.traffic.request_log import UNSENT
 from autoglm_throttle.traffic.results import Result, Tally, tallies

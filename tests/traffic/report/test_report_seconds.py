@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.report.seconds import exact_percentile, peaks, seconds
+from autoglm_throttle.traffic.report.tally import exact_percentile, peaks, seconds
 from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Priority
