@@ -41,11 +41,7 @@ class Histogram:
         self.record_all((duration_s,))
 
     def record_all(self, durations_s: Sequence[float]) -> None:
-        """Count durations in seconds; a negative one counts as 0, and NaN, which means unknown, is left out.
-
-        Args:
-            durations_s: each below 2**63 us.
-        """
+        """Count durations in seconds; a negative one counts as 0, and an unknown one (NaN) is left out."""
         if math.isnan(sum(durations_s)):  # one NaN makes the sum NaN: cheaper than a test of each value
             durations_s = [duration_s for duration_s in durations_s if not math.isnan(duration_s)]
         if not durations_s:
@@ -75,10 +71,9 @@ class Histogram:
         return self._sum_us / self.count / 1e6 if self._counts else None
 
     def percentile(self, share: float) -> float | None:
-        """Return the duration in seconds that at least ``share`` (0..1) of the recorded ones did not exceed.
+        """Return the seconds that at least ``share`` (0..1) of the durations did not exceed, or None.
 
-        Returns:
-            At least the true value, at most 1/128 and one microsecond above it; None without any record.
+        The result is at least the true value, and at most 1/128 and one microsecond above it.
         """
         return self.percentiles((share,))[0]
 

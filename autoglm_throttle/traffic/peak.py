@@ -1,8 +1,7 @@
 """Search for the highest rate at which a service meets its objectives: bisection over trials. Pure.
 
 Rates lie on a geometric scale, because the error of the result is measured in percent. One failed trial
-decides its rate. A trial in which the generator or the machine could not keep up is repeated, because it
-says nothing about the service.
+decides its rate. A trial that measured only the generator or the machine is repeated.
 """
 
 from __future__ import annotations
@@ -31,37 +30,27 @@ class PeakResult(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PeakTrial:
-    """One trial."""
-
-    rate_rps: float
-    result: PeakResult
-
-
-@dataclass(frozen=True, slots=True)
 class Peak:
     """Result of a search."""
 
-    trials: tuple[PeakTrial, ...]  # in order of execution
-
-    def _rates(self, result: PeakResult) -> list[float]:
-        return [trial.rate_rps for trial in self.trials if trial.result is result]
+    trials: tuple[tuple[float, PeakResult], ...]  # Rate in requests/s, and result; in order of execution
 
     @property
     def holds_rps(self) -> float | None:
         """The highest rate at which all objectives held, below every failed rate; None: at no rate."""
-        least_rps = min(self._rates(PeakResult.FAILS), default=math.inf)
-        return max((rate for rate in self._rates(PeakResult.HOLDS) if rate < least_rps), default=None)
+        least_rps = math.inf if self.fails_rps is None else self.fails_rps
+        held = (rate for rate, result in self.trials if result is PeakResult.HOLDS)
+        return max((rate for rate in held if rate < least_rps), default=None)
 
     @property
     def fails_rps(self) -> float | None:
         """The lowest rate at which an objective failed; None: at no rate."""
-        return min(self._rates(PeakResult.FAILS), default=None)
+        return min((rate for rate, result in self.trials if result is PeakResult.FAILS), default=None)
 
     @property
     def result(self) -> PeakResult:
         """HOLDS: the objectives hold at some rate; FAILS: they do not hold even at the lowest."""
-        last = self.trials[-1].result
+        last = self.trials[-1][1]
         if last in (PeakResult.INVALID, PeakResult.ABORTED):
             return last
         return PeakResult.FAILS if self.holds_rps is None else PeakResult.HOLDS
@@ -76,8 +65,7 @@ class Peak:
         if self.result is PeakResult.ABORTED:
             return f"stopped before the end; {measured}"
         if self.result is PeakResult.INVALID:
-            rate = f"{self.trials[-1].rate_rps:g}/s"
-            return f"the generator could not reach {rate} in {TRIES} tries; {measured}"
+            return f"the generator could not reach {self.trials[-1][0]:g}/s in {TRIES} tries; {measured}"
         if holds_rps is None:
             return f"the objectives do not hold even at {fails_rps:g}/s"
         return measured if fails_rps is not None else f"{measured}, the highest rate to try"
@@ -86,29 +74,23 @@ class Peak:
 def find_peak(
     trial: Callable[[float], PeakResult], low_rps: float, high_rps: float, *, tolerance: float = TOLERANCE
 ) -> Peak:
-    """Find the highest rate at which a trial holds.
+    """Find the highest rate at which a trial holds, in requests/s.
 
-    Args:
-        trial: runs one trial at a rate in requests/s.
-        low_rps: the lowest rate; tried first.
-        high_rps: the highest; tried second.
-        tolerance: ratio, above 0: the search ends when the failing rate is at most this much above the
-            holding one.
-
-    Raises:
-        TrafficError: bounds that are not finite, rising and above 0, or no tolerance.
+    The lowest rate is tried first, then the highest. The search ends when the failing rate is above the
+    holding one by at most the tolerance, a ratio. Bounds that are not finite, rising and above 0 raise
+    TrafficError.
     """
     if not 0.0 < low_rps < high_rps < math.inf:
         raise TrafficError(f"the bounds must rise and be above 0, not {low_rps:g} and {high_rps:g}")
     if not tolerance > 0.0:
         raise TrafficError(f"the tolerance must be above 0, not {tolerance:g}")
-    trials: list[PeakTrial] = []
+    trials: list[tuple[float, PeakResult]] = []
 
     def holds(rate_rps: float) -> bool | None:
         """Run trials at a rate until one holds or fails, and record each; None: none did."""
         for _ in range(TRIES):
             result = trial(rate_rps)
-            trials.append(PeakTrial(rate_rps, result))
+            trials.append((rate_rps, result))
             if result in (PeakResult.HOLDS, PeakResult.FAILS):
                 return result is PeakResult.HOLDS
             if result is PeakResult.ABORTED:

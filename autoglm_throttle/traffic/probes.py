@@ -142,10 +142,7 @@ class Prober:
 
 
 class ProcessProbe:
-    """Probes CPU and memory of a process and all its descendants.
-
-    Args:
-        pid: the process; of a server with workers, their parent.
+    """Probes CPU and memory of a process, of a server with workers their parent, and its descendants.
 
     Raises:
         TrafficError: there is no such process, or psutil is not installed.
@@ -168,11 +165,7 @@ class ProcessProbe:
             raise TrafficError(f"there is no process {pid} to watch") from None
 
     def sample(self, now: float) -> dict[str, float]:
-        """Return ``rss_bytes`` and, from the second sample on, ``cpu_share`` in cores.
-
-        Raises:
-            ProbeTargetLostError: the process has ended.
-        """
+        """Return ``rss_bytes`` and, from the second sample on, ``cpu_share`` in cores."""
         usages = {process: self._usage(process) for process in self._find_family()}
         if usages[self._process] is None:
             raise ProbeTargetLostError(f"{self.name} has ended")
@@ -208,14 +201,7 @@ class ProcessProbe:
 
 
 class MetricsProbe:
-    """Probes the metrics page of a service that uses this library.
-
-    Args:
-        url: of the page; without a path ``/metrics``.
-
-    Raises:
-        TrafficError: an invalid URL.
-    """
+    """Probes the metrics page of a service that uses this library; a URL without a path gets ``/metrics``."""
 
     def __init__(self, url: str) -> None:
         try:

@@ -1,7 +1,7 @@
 """The request log of a run: one result per planned request, written once, when the request ends.
 
-Recording a result is a few stores into arrays. Tallies, curves and reports are computed after the run, from
-the plan and the log alone. A run in process and one over HTTP are therefore evaluated alike.
+Recording a result is a few stores into arrays. Everything else is computed after the run, from the plan and
+the log alone. A run in process and one over HTTP are therefore evaluated alike.
 """
 
 from __future__ import annotations
@@ -84,12 +84,9 @@ def parse_reason(body: bytes) -> str:
 
 
 class RequestLog:
-    """Result of each request of a plan, by its index.
+    """Result of each request of a plan, by its index; a closed loop begins with 0 and adds them one by one.
 
     Durations are single-precision seconds: exact to 2 us at 30 s. NaN means unknown.
-
-    Args:
-        count: requests of the plan; a closed loop begins with 0 and adds them one by one.
     """
 
     def __init__(self, count: int = 0) -> None:
@@ -121,11 +118,7 @@ class RequestLog:
         return len(self.results) - 1
 
     def close(self, index: int, result: int, response_s: float) -> None:
-        """Record the result of a request.
-
-        Raises:
-            RuntimeError: it ended before, which is a bug in the generator.
-        """
+        """Record the result of a request; raise RuntimeError for a bug of the generator: it ended before."""
         if self.results[index] != OPEN:
             raise RuntimeError(f"request {index} ended twice")
         self.results[index] = result

@@ -77,20 +77,16 @@ class Tally:
         """Ended in a complete response, of any status."""
         return sum(self.results[: RequestResult.CONNECTION])
 
-    def add(self, other: Tally) -> None:
-        """Add another tally to this one."""
-        self.results = [mine + theirs for mine, theirs in zip(self.results, other.results, strict=True)]
-        for name in ("planned", "unsent", "cost_planned", "cost_served"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("statuses", "reasons", "answers", "timely_answers", *HISTOGRAMS):
-            getattr(self, name).update(getattr(other, name))
-
     @classmethod
     def of(cls, rows: Iterable[Tally]) -> Tally:
         """Return the sum of several tallies."""
         whole = cls()
         for row in rows:
-            whole.add(row)
+            whole.results = list(map(add, whole.results, row.results))
+            for name in ("planned", "unsent", "cost_planned", "cost_served"):
+                setattr(whole, name, getattr(whole, name) + getattr(row, name))
+            for name in ("statuses", "reasons", "answers", "timely_answers", *HISTOGRAMS):
+                getattr(whole, name).update(getattr(row, name))
         return whole
 
 
@@ -150,16 +146,10 @@ def tallies(
     limits_s: Mapping[Priority, float],
     step_s: float = 1.0,
 ) -> dict[tuple[int, int, int], Tally]:
-    """Sum a request log by segment, priority and group; keys without a request are left out.
+    """Sum a request log by segment, priority and group of kinds; keys without a request are left out.
 
-    A request that is still open is counted as planned only.
-
-    Args:
-        load: the planned requests.
-        request_log: their results.
-        groups: by ``LoadPlan.kinds``; requests of different groups get separate tallies.
-        limits_s: by priority, the longest response time that counts as timely.
-        step_s: resolution of the completion times, in seconds.
+    A request that is still open is counted as planned only. The limits are the longest response times that
+    count as timely, and the step is the resolution of the completion times, in seconds.
     """
     plan, steps_hz = load.plan, 1.0 / step_s
     sums: defaultdict[tuple[int, int, int], Tally] = defaultdict(Tally)

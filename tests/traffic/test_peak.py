@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.peak import TOLERANCE, TRIES, Peak, PeakResult, PeakTrial, find_peak
+from autoglm_throttle.traffic.peak import TOLERANCE, TRIES, Peak, PeakResult, find_peak
 
 HOLDS, FAILS, INVALID, ABORTED = PeakResult.HOLDS, PeakResult.FAILS, PeakResult.INVALID, PeakResult.ABORTED
 
@@ -25,8 +25,8 @@ def test_a_capacity_between_the_bounds_is_found(low: float, times: float, share:
     assert peak.result is HOLDS
     assert peak.holds_rps is not None
     assert peak.holds_rps <= capacity
-    assert all(low <= trial.rate_rps <= low * times for trial in peak.trials)
-    rates = [trial.rate_rps for trial in peak.trials]
+    assert all(low <= rate <= low * times for rate, _ in peak.trials)
+    rates = [rate for rate, _ in peak.trials]
     assert len(set(rates)) == len(rates) <= 2 + math.ceil(math.log2(math.log(times) / math.log(1.01)) + 2)
     if capacity < low * times:
         assert peak.fails_rps is not None
@@ -50,20 +50,20 @@ def test_the_tolerance_decides_how_long_it_takes() -> None:
 
 def test_rates_of_three_digits_end_the_search() -> None:
     peak = find_peak(lambda rate: HOLDS if rate <= 100 else FAILS, 100, 101, tolerance=0.001)
-    assert [trial.rate_rps for trial in peak.trials] == [100, 101]
+    assert [rate for rate, _ in peak.trials] == [100, 101]
     assert (peak.holds_rps, peak.fails_rps) == (100, 101)
 
 
 def test_even_the_least_rate_may_fail() -> None:
     peak = find_peak(lambda rate: FAILS, 10, 1000)
-    assert peak.trials == (PeakTrial(10, FAILS),)
+    assert list(peak.trials) == [(10, FAILS)]
     assert (peak.result, peak.holds_rps) == (FAILS, None)
     assert peak.text == "the objectives do not hold even at 10/s"
 
 
 def test_the_greatest_rate_may_hold() -> None:
     peak = find_peak(lambda rate: HOLDS, 10, 1000)
-    assert [trial.rate_rps for trial in peak.trials] == [10, 1000]
+    assert [rate for rate, _ in peak.trials] == [10, 1000]
     assert (peak.result, peak.holds_rps, peak.fails_rps) == (HOLDS, 1000, None)
     assert peak.text == "the objectives hold at 1000/s, the highest rate to try"
 
@@ -71,7 +71,7 @@ def test_the_greatest_rate_may_hold() -> None:
 def test_invalid_trial_is_repeated() -> None:
     said = iter([INVALID, HOLDS, INVALID, INVALID, HOLDS])
     peak = find_peak(lambda rate: next(said), 10, 1000)
-    assert [trial.rate_rps for trial in peak.trials] == [10, 10, 1000, 1000, 1000]
+    assert [rate for rate, _ in peak.trials] == [10, 10, 1000, 1000, 1000]
     assert peak.result is HOLDS
 
 
@@ -100,7 +100,7 @@ def test_stopped_trial_stops_the_search() -> None:
 
 
 def test_rate_above_a_failed_one_is_not_the_peak() -> None:
-    peak = Peak((PeakTrial(10, HOLDS), PeakTrial(50, FAILS), PeakTrial(100, HOLDS)))
+    peak = Peak(((10, HOLDS), (50, FAILS), (100, HOLDS)))
     assert peak.holds_rps == 10
 
 

@@ -1,6 +1,6 @@
-"""Connection pool of a run: opened before it starts, the most recently used connection first.
+"""Connection pool of a run, opened before it starts.
 
-The most recently used connection is the least likely to have been closed by the server in the meantime.
+The most recently used connection comes first: the server has closed it with the least probability.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class ConnectionPool:
         self.opening: set[asyncio.Task[None]] = set()  # Tasks that establish connections
         self._is_closed = False
         self._failing_since_s = math.inf
-        # No connection is open, and no attempt has succeeded for longer than `GRACE_S`.
-        self.unreachable: bool = False
+        self.unreachable: bool = False  # No connection is open, and all attempts failed for `GRACE_S`
 
     async def fill(self) -> None:
         """Open the initial connections; raise TrafficError if one of them cannot be opened."""

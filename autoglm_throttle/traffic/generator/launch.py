@@ -41,7 +41,7 @@ def launch(
     Args:
         load: a load is sent open loop, a user schedule closed loop.
         target: destination of the requests.
-        options: client options.
+        options: connections, timeouts and limits.
         observer: called with each result.
         on_progress: called about once a second.
 

@@ -1,8 +1,7 @@
 """Senders: the base with connections, clock, results and drain, and the open-loop sender.
 
-Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of
-that second were slow and must show it. The time from the write on, network and service, is recorded
-separately.
+Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of that
+second were slow and must show it.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ ProgressCallback = Callable[[float, int, int], None]
 
 
 class Sender(ABC):
-    """One run; use it once. The intended starts are offsets in seconds from the start.
-
-    Raises:
-        TrafficError: httptools is missing, or too few files may be opened.
-    """
+    """One run; use it once. Without httptools or enough open files it raises TrafficError."""
 
     is_closed_loop: bool
 
@@ -84,11 +79,7 @@ class Sender(ABC):
         return monotonic() - self.start_s if self.start_s else 0.0
 
     async def run(self) -> Result:
-        """Send everything and wait for the responses.
-
-        Raises:
-            TrafficError: the target does not accept connections before the start.
-        """
+        """Send everything and wait for the responses; raise TrafficError if the target does not connect."""
         await self._pool.fill()
         loop = asyncio.get_running_loop()
         self._finished = loop.create_future()

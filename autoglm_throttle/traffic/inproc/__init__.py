@@ -4,8 +4,9 @@ Virtual time passes only while no task is ready, so a minute of load takes as lo
 same load and seed give the same responses to the last bit.
 """
 
+from autoglm_throttle.testing.manual_throttle import ManualClock as VirtualClock
 from autoglm_throttle.traffic.inproc.driver import ClientBehavior, WatchCallback, run_inprocess
-from autoglm_throttle.traffic.inproc.loop import MovableClock, VirtualClock, VirtualLoop, VirtualTimeError
+from autoglm_throttle.traffic.inproc.loop import MovableClock, VirtualLoop, VirtualTimeError
 
 __all__ = [
     "ClientBehavior",

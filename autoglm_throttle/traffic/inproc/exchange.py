@@ -75,7 +75,6 @@ class AsgiExchange:
     """The ``receive`` and ``send`` callables of one request, and the part of its response that has arrived.
 
     As behind a server, ``receive`` reports a disconnect, and sending to a disconnected client is no error.
-    ``on_end`` is called when the client has its response.
     """
 
     __slots__ = (
@@ -117,12 +116,7 @@ class AsgiExchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """ASGI: accept a part of the response.
-
-        Raises:
-            RuntimeError: the part is out of order, its status is not valid, or its body is longer or shorter
-                than its content-length: as a server does, which then closes the connection.
-        """
+        """ASGI: accept a part of the response; raise RuntimeError for an invalid one, as a server does."""
         kind = message["type"]
         if self._over:
             return

@@ -1,7 +1,6 @@
 """A virtual-time event loop: when no task is ready, the clock moves to the next timer.
 
-Operations that depend on real time (threads, sockets, subprocesses, signals) are not supported, since
-virtual time cannot wait for them.
+Threads, sockets, subprocesses and signals are not supported, since virtual time cannot wait for them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final, NoReturn, Protocol, TypeVarTuple, Unpack
 
 import anyio.to_thread
 
-START_S = 1000.0  # Not 0, so that a forgotten zero is detected
+from autoglm_throttle.testing.manual_throttle import ManualClock
 
 THREADS: Final = (
     "threads do not run in virtual time: make the endpoint, dependency or background task 'async def', "
@@ -53,43 +52,24 @@ class MovableClock(Protocol):
         """Advance the clock by ``by_s`` seconds, 0 or more."""
 
 
-class VirtualClock:
-    """Monotonic seconds that change only through `advance`."""
-
-    def __init__(self) -> None:
-        self._now_s = START_S
-
-    def __call__(self) -> float:
-        """Return the current time in seconds."""
-        return self._now_s
-
-    def advance(self, by_s: float) -> None:
-        """Advance the clock by ``by_s`` seconds, 0 or more."""
-        self._now_s += by_s
-
-
 class VirtualTimeError(RuntimeError):
     """An operation is not possible in virtual time; the text names it, and an alternative."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop that advances its own clock.
+    """An asyncio loop that advances its own clock; None: a new `ManualClock`.
 
-    Timeouts, sleeps, streams and task groups of asyncio and anyio work as usual. The order of execution is
-    deterministic: timers by time, then by the order of the calls that set them.
-
-    Args:
-        clock: its time; None: a new `VirtualClock`.
+    Timeouts, sleeps, streams and task groups of asyncio and anyio work as usual, in a deterministic order.
 
     Raises:
         VirtualTimeError: from the methods in `UNSUPPORTED`, from `call_soon_threadsafe` of another thread,
             and after either from the loop itself.
-        RuntimeError: from the loop itself when no task is ready and no timer is set, so that it can never
-            continue. Or when more time would pass than `limit` allows. It names the waiting tasks.
+        RuntimeError: from the loop itself when no task is ready and no timer is set, or when more time would
+            pass than `limit` allows. It names the waiting tasks.
     """
 
     def __init__(self, clock: MovableClock | None = None) -> None:
-        self.clock: MovableClock = VirtualClock() if clock is None else clock
+        self.clock: MovableClock = ManualClock() if clock is None else clock
         self._owner_thread_id = threading.get_ident()
         self._violation = ""
         self._thread_block: asyncio.Task[None] | None = None
@@ -132,19 +112,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, callback, *args, context=context)
 
     def limit(self, at_most_s: float, activity: str) -> None:
-        """Limit the virtual time that may still pass, in seconds from now; infinity removes the limit.
+        """Limit the virtual time that may still pass, in seconds from now, for an activity.
 
-        A loop with tasks that wake each other never runs out of work, so it needs a limit. Beyond it the loop
-        raises a ``RuntimeError`` that names the ``activity``.
+        A loop with tasks that wake each other never runs out of work, so it needs a limit.
         """
         self._limit_s = self.time() + at_most_s
         self._limit_text = f"{activity} is not over after {at_most_s:g} s"
 
     def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call ``callback`` every ``interval_s`` seconds, without drift; return a function that ends it.
-
-        A loop with such a timer never runs out of work. Raise ValueError if ``interval_s`` is not above 0.
-        """
+        """Call ``callback`` every ``interval_s`` seconds, without drift; return a function that ends it."""
         if not interval_s > 0.0:
             raise ValueError(f"interval_s must be above 0, not {interval_s!r}")
         started_s, calls, ended = self.time(), 0, False

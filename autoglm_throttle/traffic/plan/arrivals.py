@@ -42,11 +42,7 @@ class Arrivals:
 
     @classmethod
     def parse(cls, text: str) -> Arrivals:
-        """Read ``uniform``, ``poisson`` or ``gamma:K``.
-
-        Raises:
-            TrafficError: the text is not one of these.
-        """
+        """Read ``uniform``, ``poisson`` or ``gamma:K``; raise TrafficError for another text."""
         named = {"uniform": cls.UNIFORM, "poisson": cls.POISSON}
         kind, colon, k = text.strip().partition(":")
         if kind == "gamma" and colon:
@@ -56,12 +52,7 @@ class Arrivals:
         return named[text.strip()]
 
     def masses(self, total: float, stream: Random) -> Iterator[float]:
-        """Yield the running sums of the gaps, in operational time, in which the mean rate is 1.
-
-        Args:
-            total: upper bound, exclusive.
-            stream: source of the draws; uniform gaps need no draw.
-        """
+        """Yield the running sums of the gaps below ``total``, in operational time with the mean rate 1."""
         if self == Arrivals.UNIFORM:
             # A product of two floats may end a hair above a whole number; that hair is no request.
             yield from map(float, range(math.ceil(total - 1e-9 * max(1.0, total))))
@@ -85,11 +76,7 @@ MIX = {Priority.HIGH: 10.0, Priority.MID: 30.0, Priority.LOW: 60.0}
 
 
 def parse_mix(text: str) -> dict[Priority, float]:
-    """Read ``high=10,mid=30,low=60``; priorities left out get nothing.
-
-    Raises:
-        TrafficError: an unknown priority, or shares that do not add up to 100 %.
-    """
+    """Read ``high=10,mid=30,low=60``; priorities left out get nothing. A wrong text raises TrafficError."""
     mix: dict[Priority, float] = {}
     for part in text.split(","):
         name, _, share = part.partition("=")

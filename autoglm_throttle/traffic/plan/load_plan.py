@@ -1,8 +1,7 @@
 """The plan of a load: time, priority, client and kind of each request, drawn before the run starts.
 
-A plan is complete before the first request is sent, so that no response can move an arrival. Gaps are drawn
-in *operational time*, in which the mean rate is 1. They are mapped through the inverse of the integrated rate
-(Cinlar's method), so the plan is exact at every change of rate.
+Gaps are drawn in *operational time*, in which the mean rate is 1. They are mapped through the inverse of the
+integrated rate (Cinlar's method), so the plan is exact at every change of rate.
 """
 
 from __future__ import annotations
@@ -67,13 +66,9 @@ def make_plan(shape: LoadShape, arrivals: Arrivals, mix: PriorityMix, seed: int 
 def make_replay_plan(
     times_s: Iterable[float], mix: PriorityMix, *, speed: float = 1.0, seed: int = 0
 ) -> LoadPlan:
-    """Plan the requests of a trace, as one segment that starts at the first of them.
+    """Plan the requests of a trace, with rising times in seconds, as one segment that starts at the first.
 
-    Args:
-        times_s: rising, in seconds.
-        mix: the priorities, clients and kinds to draw, since a trace does not contain them.
-        speed: 2 plays twice as fast.
-        seed: seed of the draws.
+    The mix is drawn, since a trace does not contain it. Speed 2 plays twice as fast.
 
     Raises:
         TrafficError: no request, more than a plan can hold, times that are not finite or that fall, or a

@@ -118,10 +118,7 @@ def _time_to_reach(rate_rps: float, rise: float, mass: float) -> float:
 
 
 class LoadShape:
-    """Levels of load, one after another.
-
-    Args:
-        levels: in order of time; each becomes one segment of the plan and of the result.
+    """Levels of load, one after another; each becomes one segment of the plan and of the result.
 
     Raises:
         TrafficError: no level, or more levels, requests or days than a plan can hold.
@@ -157,11 +154,7 @@ class LoadShape:
 
     @classmethod
     def parse(cls, text: str) -> LoadShape:
-        """Read ``fixed:RATE:TIME`` or another shape with rates, in requests/s.
-
-        Raises:
-            TrafficError: the text is not one of `SHAPE_SYNTAX`.
-        """
+        """Read ``fixed:RATE:TIME`` or another shape of `SHAPE_SYNTAX`; else raise TrafficError."""
         kind, *parts = text.strip().split(":")
         reader = _READERS.get((kind, len(parts)))
         if reader is None:
@@ -242,11 +235,7 @@ class Users:
 
     @classmethod
     def parse(cls, text: str) -> Users:
-        """Read ``users:N:TIME[:THINK]`` or ``users:FROM:TO:STEPS:TIME``.
-
-        Raises:
-            TrafficError: the text is not one of these.
-        """
+        """Read ``users:N:TIME[:THINK]`` or ``users:FROM:TO:STEPS:TIME``; else raise TrafficError."""
         kind, *parts = text.strip().split(":")
         if kind != "users" or not 2 <= len(parts) <= 4:
             raise TrafficError(f"unknown shape {text!r}: expected {USERS_SYNTAX}")
@@ -261,11 +250,7 @@ class Users:
 
 @dataclass(frozen=True, slots=True)
 class TraceShape:
-    """The times of a recording or a trace file.
-
-    Raises:
-        TrafficError: an empty path.
-    """
+    """The times of a recording or a trace file; an empty path raises TrafficError."""
 
     path: str
 
@@ -275,11 +260,7 @@ class TraceShape:
 
 
 def parse_shape(text: str) -> LoadShape | Users | TraceShape:
-    """Parse a shape, a number of users or a trace.
-
-    Raises:
-        TrafficError: an unknown shape (the text names the known ones), or an impossible number.
-    """
+    """Parse a shape, a number of users or a trace; raise TrafficError for an unknown or impossible one."""
     kind, _, rest = text.strip().partition(":")
     if kind == "trace":
         return TraceShape(rest)

@@ -66,11 +66,7 @@ class ObjectiveTerm:
 
     @classmethod
     def parse(cls, text: str) -> ObjectiveTerm:
-        """Parse ``p99.high@peak<500ms``.
-
-        Raises:
-            TrafficError: a syntax error, an unknown metric, or a unit that does not fit the metric.
-        """
+        """Parse ``p99.high@peak<500ms``; raise TrafficError for a wrong syntax, metric or unit."""
         found = _TERM.fullmatch(text)
         if found is None:
             raise TrafficError(f"{text!r} is no objective: {GRAMMAR}")
@@ -106,8 +102,7 @@ class Objectives:
         Raises:
             TrafficError: the problems of all invalid terms.
         """
-        terms: list[ObjectiveTerm] = []
-        faults: list[str] = []
+        terms, faults = [], []
         for part in text.split(",") if text.strip() else ():
             try:
                 terms.append(ObjectiveTerm.parse(part.strip()))
@@ -150,11 +145,7 @@ class Objectives:
 
 
 def metric(name: str, text: str = "") -> tuple[Unit, Measure]:
-    """Return the unit of a metric and the function that reads it from a tally.
-
-    Raises:
-        TrafficError: an unknown metric in the objective ``text``.
-    """
+    """Return the unit of a metric in the objective ``text``, and the function that reads it from a tally."""
     known = METRICS.get(name)
     if known is not None:
         return known

@@ -151,11 +151,9 @@ class PrioritySeconds(TypedDict):
 
 
 class Seconds(TypedDict):
-    """Second by second of the intended start; every list has one entry for each second of the plan.
+    """Second by second of the intended start, one entry for each second of the plan; exact percentiles."""
 
-    ``planned`` is the sum of ``ok``, ``degraded``, ``limited``, ``shed``, ``failed``, ``dropped`` and
-    ``unsent``: ``failed`` has no dropped requests here. Percentiles are exact.
-    """
+    # The sum of the counts from `ok` to `unsent`: `failed` has no dropped requests here.
 
     planned: list[int]
     ok: list[int]
@@ -205,8 +203,7 @@ class Document(TypedDict):
 def dumps(document: Document) -> str:
     """Format a report as JSON, one line for each of its parts; equal documents give equal text.
 
-    Raises:
-        ValueError: an external part holds a number that JSON cannot represent.
+    A number in an external part that JSON cannot represent raises ValueError.
     """
     parts = (
         f"{json.dumps(name)}: {json.dumps(part, separators=(',', ':'), allow_nan=False)}"
@@ -216,11 +213,7 @@ def dumps(document: Document) -> str:
 
 
 def loads(text: str) -> Document:
-    """Parse a report.
-
-    Raises:
-        TrafficError: no JSON, no report, an unknown schema, or a part that is missing or has the wrong type.
-    """
+    """Parse a report; raise TrafficError for a text without one, or for a part that is not valid."""
     try:
         # json.loads accepts NaN and Infinity unless parse_constant rejects them.
         read = json.loads(text, parse_constant=_reject_constant)
@@ -238,9 +231,7 @@ def loads(text: str) -> Document:
     return cast(Document, read)
 
 
-@cache
-def _reader() -> TypeAdapter[Document]:
-    return TypeAdapter(Document)
+_reader = cache(lambda: TypeAdapter(Document))  # built on first use: it takes milliseconds
 
 
 def _reject_constant(constant: str) -> NoReturn:

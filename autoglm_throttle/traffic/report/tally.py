@@ -60,10 +60,7 @@ def percentile(durations: Times, share: float) -> float | None:
 
 
 def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
-    """Build a tally from sums whose requests were sent within ``length_s`` (0 or less: none was sent).
-
-    The answers of the sums are counted in steps of ``step_s``.
-    """
+    """Build a tally from sums whose requests were sent within ``length_s``, with answers by ``step_s``."""
 
     def ratio(count: int) -> float | None:
         return count / row.sent if row.sent else None
@@ -163,8 +160,7 @@ def peaks(
 ) -> list[int]:
     """Return the peak in flight within each of the first ``count`` seconds of the run.
 
-    A request is in flight from its launch to its end, both included. A dropped or skipped request never is in
-    flight. A launch without a known lag was on time.
+    A request is in flight from its launch to its end, both included, unless it was dropped or skipped.
     """
     launched: list[float] = []
     ended: list[float] = []

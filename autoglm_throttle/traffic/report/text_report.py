@@ -186,11 +186,9 @@ def _generator(generator: GeneratorPart) -> str:
 
 
 def comparison(a: Document, b: Document) -> dict[str, Any]:
-    """Compare all common numbers: in total, by priority and, for equal shapes, by segment.
+    """Compare all common numbers: in total, by priority and, for equal shapes, by segment; ready for JSON.
 
-    Returns:
-        Ready for JSON: ``titles``, ``caveats`` (reasons why the numbers may not be comparable) and ``rows``
-        with the numbers ``a`` and ``b``, and ``ratio``, b by a; None where one is missing or a is 0.
+    The caveats are reasons why the numbers may not be comparable. A ratio is b by a.
     """
     return {
         "titles": [a["title"], b["title"]],
@@ -275,10 +273,7 @@ class ProgressLine:
             self._recent_s.append(response_s)
 
     def line(self, elapsed_s: float, launched: int, in_flight: int) -> str:
-        """Return the text to write now, including control characters; empty when no update is due.
-
-        The time counts from the first intended start.
-        """
+        """Return the text to write now, including control characters; empty when no update is due."""
         if elapsed_s < self._due_s:
             return ""
         # Missed updates are skipped, not caught up.

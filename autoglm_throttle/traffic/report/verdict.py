@@ -103,10 +103,7 @@ def _unanswered_at_end(outcomes: Sequence[int]) -> int:
 def verdict(
     objectives: Sequence[ObjectiveResult], reasons: Sequence[str], *, aborted: bool, failure: str = ""
 ) -> VerdictPart:
-    """Build the verdict from objectives, reasons why the run is not valid, and the sentence of a failure.
-
-    An interrupted run is reported as such, whether valid or not. An invalid run neither passes nor fails.
-    """
+    """Build the verdict from objectives, reasons why the run is not valid, and the sentence of a failure."""
     failed = [one["term"] for one in objectives if not one["holds"]]
     if aborted:
         status, text = INTERRUPTED, "interrupted: the report covers the requests sent until then"
