@@ -123,8 +123,8 @@ class Schedule:
         """Plan the first tick of the grid begun with the last read that has not passed."""
         started_s, interval_s = self._started_s, self.interval_s
         ticks = max(1, math.ceil((now - started_s) / interval_s))
-        due_s, tick_s = started_s + interval_s * ticks, started_s + interval_s * (ticks - 1)
-        self._plan, self.reopens = (due_s, tick_s), False
+        tick_s = started_s + interval_s * (ticks - 1)
+        self._plan, self.reopens = (tick_s + interval_s, tick_s), False
 
     def _plan_pause(self, due_s: float, *, reopens: bool = False) -> None:
         self._plan, self.reopens = (due_s, math.inf), reopens

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.interval import Schedule
@@ -141,6 +141,7 @@ def test_ended_schedule_is_never_due_until_reopened() -> None:
     assert schedule.wait_s(0.0, 0.2) == 0.0
 
 
+@example(0.94, 1.0, 524288.0, 1.0)
 @given(INTERVALS, INTERVALS, SECONDS, st.floats(0.0, 1000.0))
 def test_interval_change_keeps_read_within_bounds(
     before_s: float, after_s: float, started_s: float, took_s: float
