@@ -79,11 +79,6 @@ class Breaker:
     It takes over the commands of operators and the fast path of a predecessor, whose permits are stale here.
     """
 
-    __slots__ = (
-        *("_max_in_flight", "_ramp", "_serial", "_stats", "classifier_errors", "fast", "known_version"),
-        *("machine", "settings", "slots", "stale_results", "would_reject"),
-    )
-
     def __init__(self, name: str, settings: BreakerSettings, predecessor: Breaker | None = None) -> None:
         self.settings: BreakerSettings = settings
         self.fast: FastPath = FastPath(settings) if predecessor is None else predecessor.fast

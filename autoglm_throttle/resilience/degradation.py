@@ -31,8 +31,6 @@ class DegradationLevels:
     latch, so it may change by several steps at once.
     """
 
-    __slots__ = ("_latches", "_sampled_s", "_settings", "level", "load", "samples")
-
     def __init__(self, settings: DegradationSettings, now: float) -> None:
         self._settings = settings
         self.samples: deque[float] = deque(maxlen=settings.samples)  # behind the level, oldest first
@@ -107,11 +105,6 @@ class DegradationController:
     It has no thread of its own. A slow load source blocks only the caller that samples it; for all others the
     load is unknown meanwhile.
     """
-
-    __slots__ = (
-        *("_clock", "_interval_s", "_is_sampling", "_levels", "_load", "_lock", "_log"),
-        *("_on_change", "_sampled_s", "retry_after_s"),
-    )
 
     def __init__(
         self,

@@ -62,11 +62,6 @@ class FeatureExecutor:
     and the next one is tried; the original error gets a note about it.
     """
 
-    __slots__ = (
-        *("_always_shares", "_degradation", "_is_async", "_log", "_on_degraded", "_timeout_s", "circuit"),
-        *("feature", "responses", "results", "single_flight"),
-    )
-
     def __init__(
         self,
         circuit: GuardState,

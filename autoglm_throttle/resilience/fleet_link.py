@@ -65,11 +65,6 @@ class FleetLink:
     Messages are appended to ``messages`` under the breaker's lock, and sent when it is left.
     """
 
-    __slots__ = (
-        *("_is_subscribed", "_leases", "_name", "_messages", "_settings", "is_cold", "probe_request"),
-        "store",
-    )
-
     def __init__(
         self,
         name: str,

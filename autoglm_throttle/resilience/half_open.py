@@ -21,11 +21,6 @@ class CallSlots:
     probes in total, so a success keeps its slot. With it, ``half_open_max`` limits the concurrent probes.
     """
 
-    __slots__ = (
-        *("_first_s", "_lease_s", "_limits_round", "_max_probes", "_requested_s", "_successes_needed"),
-        *("acquired", "lease_required", "successes"),
-    )
-
     def __init__(self, settings: BreakerSettings) -> None:
         self._lease_s = settings.lease_s
         self._max_probes = settings.half_open_max
@@ -89,8 +84,6 @@ class RampUp:
 
     A step is over when it has lasted ``step_s`` and one of its calls has succeeded.
     """
-
-    __slots__ = ("_credit", "_has_success", "_shares", "_since_s", "_step", "_step_s")
 
     def __init__(self, shares: tuple[float, ...], step_s: float) -> None:
         self._shares = shares

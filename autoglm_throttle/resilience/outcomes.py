@@ -34,8 +34,6 @@ class ResultWindow:
     result has a bucket of its own.
     """
 
-    __slots__ = ("_bucket_s", "_length_s", "_size", "_total", "buckets")
-
     def __init__(self, size: int, length_s: float | None) -> None:
         self._size = size if length_s is None else math.inf
         self._length_s = math.inf if length_s is None else length_s
@@ -72,11 +70,6 @@ class ResultWindow:
 
 class FailureStats:
     """The streak of failures and the window of results of one breaker, and the rules that open it."""
-
-    __slots__ = (
-        *("_failure_rate", "_failure_window_s", "_failures", "_first_s", "_min_calls", "_slow_rate"),
-        *("_settings", "_window", "last_failure", "streak"),
-    )
 
     def __init__(self, settings: BreakerSettings) -> None:
         self.streak: int  # consecutive failures

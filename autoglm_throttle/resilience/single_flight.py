@@ -68,8 +68,6 @@ class SingleFlight(Generic[T]):
     two unshared results or after its own time limit, so no caller depends on another's time limit.
     """
 
-    __slots__ = ("_calls", "_is_shareable")
-
     def __init__(self, is_shareable: Callable[[T], bool]) -> None:
         self._is_shareable = is_shareable
         self._calls: dict[Hashable, _SharedCall[T]] = {}

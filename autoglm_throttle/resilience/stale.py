@@ -35,8 +35,6 @@ CACHEABLE_OUTCOMES: Final = frozenset({Outcome.SUCCESS, Outcome.SLOW})
 class StaleCache(Generic[T]):
     """LRU cache with a maximum number of entries and a maximum age, for threads."""
 
-    __slots__ = ("_clock", "_entries", "_max_age_s", "_max_entries", "lock")
-
     def __init__(self, max_entries: int, max_age_s: float, clock: Clock) -> None:
         self._max_entries = max_entries
         self._max_age_s = max_age_s
@@ -87,8 +85,6 @@ class ResultCache:
     ``shared_value`` no copies are made. A result that cannot be copied and a call without a key are not
     stored; this is logged, never raised.
     """
-
-    __slots__ = ("_cache", "_key", "_log", "_shares_values")
 
     def __init__(
         self,

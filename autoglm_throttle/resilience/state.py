@@ -80,11 +80,6 @@ class ThreadSafeBreaker:
     a thread that holds the lock is deferred until the thread leaves it.
     """
 
-    __slots__ = (
-        *("_clock", "_lock", "_on_transitions"),
-        *("core", "fleet", "open_period"),
-    )
-
     def __init__(
         self,
         core: Breaker,
@@ -191,24 +186,6 @@ class GuardState:
 
     Provides admission, classification and recording of calls, and the operator commands.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_executor",
-        "breaker",
-        "classifier",
-        "clock",
-        "fast",
-        "fault_log",
-        "first_item_s",
-        "name",
-        "settings",
-        "settles_at_first_item",
-        "slow_call_s",
-        "stream_idle_s",
-        "timeout_s",
-        "value_is_success",
-    )
 
     def __init__(
         self,

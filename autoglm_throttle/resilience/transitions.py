@@ -110,11 +110,6 @@ class BreakerStateMachine:
     The generation of a predecessor, from the parent process, goes on, and so do the commands of operators.
     """
 
-    __slots__ = (
-        *("_settings", "cause", "generation", "is_commanded", "metrics_only"),
-        *("name", "opened_s", "pending", "rejection_cause", "rounds", "state", "wait_s"),
-    )
-
     def __init__(
         self, name: str, settings: BreakerSettings, predecessor: BreakerStateMachine | None = None
     ) -> None:

@@ -170,8 +170,6 @@ class CachePolicy:
 class ResponseCache:
     """Cached responses of one feature, for threads, and its requests without single flight."""
 
-    __slots__ = (*("_cache", "_clock", "_key", "_log", "_max_stale_s", "_unshareable", "max_body_bytes"),)
-
     def __init__(
         self,
         key: CacheKey | None,
