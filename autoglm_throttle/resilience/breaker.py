@@ -14,11 +14,7 @@ from typing import Final
 from autoglm_throttle.resilience.classify import FAILURE_TEXT_MAX_CHARS
 from autoglm_throttle.resilience.half_open import CallSlots, RampUp
 from autoglm_throttle.resilience.outcomes import FailureStats
-from autoglm_throttle.resilience.transitions import (
-    OPERATOR_STATES,
-    BreakerEvent,
-    BreakerStateMachine,
-)
+from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent, BreakerStateMachine
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -222,8 +218,7 @@ class Breaker:
     def adopt(self, remote: RemoteBreakerState, now: float) -> None:
         """Apply a state of the fleet that is newer than all applied before.
 
-        An operator's decision in this process holds until the fleet reports an operator command, the same or
-        another.
+        An operator's decision in this process holds until the fleet reports an operator command.
         """
         machine = self.machine
         by_operator = remote.cause is BreakerCause.OPERATOR or remote.state in OPERATOR_STATES

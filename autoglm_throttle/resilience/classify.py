@@ -29,11 +29,7 @@ _SEVERITY_ORDER: Final = (Outcome.FAILURE, Outcome.NEUTRAL, Outcome.SLOW, Outcom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeClassifier:
-    """Maps results to outcomes for one guard.
-
-    Raises:
-        TypeError: ``classify`` is a coroutine function, or an entry is no exception class.
-    """
+    """Maps results to outcomes for one guard."""
 
     # Called first, for each exception and each value that a guarded function returns.
     classify: Classify | None = None
@@ -49,11 +45,7 @@ class OutcomeClassifier:
                     raise TypeError(f"{name} must hold exception classes, not {kind!r}")
 
     def classify_result(self, result: object, *, raised: bool, default: Outcome = Outcome.SUCCESS) -> Outcome:
-        """Classify one result; ``default``: outcome of a returned value that ``classify`` leaves open.
-
-        Raises:
-            TypeError: ``classify`` returned neither an outcome nor None. Its own exceptions propagate.
-        """
+        """Classify one result; ``default``: outcome of a returned value that ``classify`` leaves open."""
         if raised and isinstance(result, BaseException):
             return self._error_outcome(result)
         answer = self._user_outcome(result)

@@ -40,11 +40,7 @@ class DegradationLevels:
         self.level: DegradationLevel = DegradationLevel.FULL  # as of the last sample
 
     def add_threshold(self, threshold: float) -> None:
-        """Add a latch for one more threshold; it does not affect the level.
-
-        Raises:
-            ValueError: no load could fall far enough below it.
-        """
+        """Add a latch for one more threshold, which does not affect the level."""
         if not threshold > self._settings.margin:
             raise ValueError(
                 f"a threshold must be above the margin of {self._settings.margin}, is {threshold}"

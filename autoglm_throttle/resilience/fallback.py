@@ -138,11 +138,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A part of the service that can be shed or answered by fallbacks under load.
-
-    Raises:
-        ValueError: invalid combination; all problems in one message.
-    """
+    """A part of the service that can be shed or answered by fallbacks under load."""
 
     name: str  # Name of the feature and of its guard
     criticality: Criticality = Criticality.CORE

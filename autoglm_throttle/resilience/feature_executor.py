@@ -100,16 +100,9 @@ class FeatureExecutor:
         return fallback is not None and fallback.on_value is not False
 
     def call(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:  # noqa: ANN401
-        """Execute one call of a plain function.
+        """Execute one call of a plain function: return its value or that of a fallback, or raise.
 
-        Returns:
-            Its value, or that of a fallback.
-
-        Raises:
-            TypeError: the dynamic fallback is a coroutine function; or there is a fallback and the function
-                returned an awaitable, which only a coroutine function's fallback could replace.
-            GuardRejected: the call was not made, and no fallback answered.
-            Exception: the function's own.
+        TypeError is raised for a fallback that only a coroutine function could await.
         """
         if self._is_async:
             self.check_function(asynchronous=False)
@@ -162,10 +155,7 @@ class FeatureExecutor:
         action: DegradationAction = DegradationAction.SERVE,
         check: ValueCheck | None = None,
     ) -> Steps[FallbackAnswer | None]:
-        """Answer by the first available fallback, without the call; None: none has an answer.
-
-        A `BaseException` that is no `Exception`, such as a cancellation, propagates at once.
-        """
+        """Answer by the first available fallback, without the call; None: none has an answer."""
         fallback = self.feature.fallback
         if fallback is None:
             return None

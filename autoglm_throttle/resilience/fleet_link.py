@@ -66,11 +66,7 @@ class FleetLink:
     """
 
     def __init__(
-        self,
-        name: str,
-        settings: BreakerSettings,
-        store: BreakerStore,
-        messages: deque[Callable[[], object]],
+        self, name: str, settings: BreakerSettings, store: BreakerStore, messages: deque[Callable[[], object]]
     ) -> None:
         self._name = name
         self._settings = settings

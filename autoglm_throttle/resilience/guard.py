@@ -14,13 +14,7 @@ from autoglm_throttle.resilience.state import GuardState, require_permit
 from autoglm_throttle.resilience.streams import guarded_async_generator, guarded_generator
 from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
-from autoglm_throttle.types import (
-    BreakerState,
-    BreakerView,
-    GuardPermit,
-    GuardRejection,
-    Outcome,
-)
+from autoglm_throttle.types import BreakerState, BreakerView, GuardPermit, GuardRejection, Outcome
 
 if TYPE_CHECKING:
     from anyio import CancelScope

@@ -118,11 +118,7 @@ class GuardRegistry:
             self._take_over(predecessor)
 
     def guard(self, name: str) -> Guard:
-        """Return a handle on the guard of a name; the first call creates it, as core and with the defaults.
-
-        Raises:
-            ConfigError: the name is empty, too long or not printable.
-        """
+        """Return a handle on the guard of a name; the first call creates it with the defaults."""
         circuit = self.guards.get(name)
         return Guard(circuit if circuit is not None else self._get_or_create(name))
 
@@ -138,12 +134,7 @@ class GuardRegistry:
         ignore: Exceptions = (),
         expected: Exceptions = (),
     ) -> Guard:
-        """Register a feature under a name, before the first ``guard(name)``.
-
-        Raises:
-            ConfigError: an argument is not allowed, or two contradict each other or the settings.
-            ValueError: the name has a guard already.
-        """
+        """Register a feature under a name, before the first ``guard(name)``."""
         feature = self._feature(name, criticality, fallback, shed_above)
         settings = breaker_of(self._settings.guards, self._settings.breaker, name, breaker)
         classifier = OutcomeClassifier(

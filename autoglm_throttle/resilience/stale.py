@@ -87,12 +87,7 @@ class ResultCache:
     """
 
     def __init__(
-        self,
-        fallback: Fallback,
-        entries: int,
-        max_stale_s: float,
-        clock: Clock,
-        log: RateLimitedLogger,
+        self, fallback: Fallback, entries: int, max_stale_s: float, clock: Clock, log: RateLimitedLogger
     ) -> None:
         self._cache: StaleCache[object] = StaleCache(entries, max_stale_s, clock)
         self._key = fallback.key

@@ -74,10 +74,9 @@ class Executor(Protocol):
 
 
 class ThreadSafeBreaker:
-    """A breaker shared by threads.
+    """A breaker shared by threads: it is changed only under the lock, without callbacks and I/O.
 
-    It is changed only under the lock; no callback runs and no I/O happens under it. A result or a command of
-    a thread that holds the lock is deferred until the thread leaves it.
+    A result or a command of a thread that holds the lock is deferred until the thread leaves it.
     """
 
     def __init__(
@@ -182,10 +181,7 @@ class ThreadSafeBreaker:
 
 
 class GuardState:
-    """State of one guard in one process.
-
-    Provides admission, classification and recording of calls, and the operator commands.
-    """
+    """State of one guard in one process: admits, classifies and records its calls."""
 
     def __init__(
         self,
@@ -219,10 +215,7 @@ class GuardState:
         self.subscribe()
 
     def rebuild(self, store: BreakerStore | None, on_transitions: TransitionsObserver | None) -> None:
-        """Build all parts with a state anew, for another process: without calls, results and executor.
-
-        The commands of operators stay. Permits issued before are stale.
-        """
+        """Build all parts with a state anew, for another process; only the commands of operators stay."""
         keep_parent_part((self.breaker, self._executor))
         self._build(Breaker(self.name, self.settings, predecessor=self.breaker.core), store, on_transitions)
 
@@ -252,10 +245,7 @@ class GuardState:
     # Calls
 
     def block(self) -> None:
-        """Raise GuardRejected, without the lock, while the breaker is known to be open.
-
-        Otherwise the caller must request a permit.
-        """
+        """Raise GuardRejected, without the lock, while the breaker is known to be open."""
         fast, period = self.fast, self.breaker.open_period
         if period is None or not fast.is_direct:
             return
@@ -344,10 +334,7 @@ class GuardState:
         return 0.0 if self.slow_call_s is None else self.clock() - begun_s
 
     def outcome_of(self, result: object, *, raised: bool, default: Outcome = _SUCCESS) -> Outcome:
-        """Classify the result of a call.
-
-        A classifier that raises is logged and counted; the outcome is neutral.
-        """
+        """Classify the result of a call; neutral if the classifier raises, which is logged and counted."""
         if not raised and self.classifier.classify is None:
             return default
         try:

@@ -247,10 +247,7 @@ class ResponseCache:
 
 
 def invalidates(method: str, status: int) -> bool:
-    """Whether a response invalidates the stored response of its URL.
-
-    True after a successful unsafe method (RFC 9111 section 4.4), and for 404 and 410.
-    """
+    """Whether a response invalidates the stored one of its URL (RFC 9111 section 4.4)."""
     return status in GONE_STATUSES or (method not in SAFE and status < 400)
 
 

@@ -87,12 +87,9 @@ def age_s(fields: Iterable[tuple[str, str]]) -> int:
 
 
 def retry_after_s(fields: Iterable[tuple[str, str]], wall_s: float) -> float | None:
-    """Return the wait that Retry-After requests; None: absent or invalid.
+    """Return the seconds that Retry-After requests, 0 for a past date; None: absent or invalid.
 
     A date is compared with the response's own Date, so the two clocks need not agree.
-
-    Returns:
-        Seconds, 0 for a date in the past.
     """
     pairs = tuple(fields)
     values = members(pairs, "retry-after")
