@@ -226,7 +226,7 @@ class RequestClassifier:
         stated = values.get(self._priority_header)
         if stated is not None:
             priority = self._stated_priority(stated, priority, peer, raises=fixed is None)
-        label = _text(values.get(PRECISION_HEADER, b"")).lower()
+        label = _text(values[PRECISION_HEADER]).lower() if PRECISION_HEADER in values else ""
         demand = Demand(
             priority,
             caller.user,
@@ -264,7 +264,10 @@ class RequestClassifier:
             if stated is not None:
                 caller, unverified = stated, not stated.verified
         elif self._key_header:
-            key = self._key(values.get(self._key_header, b""))
+            key = _text(values.get(self._key_header, b""))
+            if self._scheme:
+                scheme, _, key = key.partition(" ")
+                key = key.strip() if scheme.lower() == self._scheme else ""
             if key:
                 user = self._identity.hash("key", key)
                 known = self._member(user)
@@ -297,14 +300,6 @@ class RequestClassifier:
             where = f"{type(error).__name__} at {place.filename}:{place.lineno}"
             text = f"identify failed with {where}; the client address is used instead"
             LogEvent("identify_failed", logging.WARNING, text, {}).write()
-
-    def _key(self, value: bytes) -> str:
-        text = _text(value)
-        if self._scheme:
-            scheme, _, text = text.partition(" ")
-            if scheme.lower() != self._scheme:
-                return ""
-        return text.strip()
 
     def _stated_priority(self, value: bytes, priority: Priority, peer: str, *, raises: bool) -> Priority:
         """Apply the priority of the header: any caller may lower it, only a trusted one may raise it."""

@@ -15,7 +15,6 @@ from autoglm_throttle.settings import PREFIX, ConfigError, Problem
 VARIABLE = PREFIX + "IDENTITY"
 
 REQUESTS = 1000  # Number of requests inspected after the start; then the result is final
-
 # Share of all requests from one private address above which it is more likely a proxy than a caller.
 SHARE = 0.9
 

@@ -26,7 +26,6 @@ _MAX_LAYERS = 50
 
 # Walks along the routes; an app that keeps adding routes must not cost requests a walk for ever.
 MAX_WALKS = 64
-
 MAX_LEARNED = 1000  # Policies learned from responses, for the same reason
 
 E = TypeVar("E", bound=Callable[..., Any])
@@ -115,10 +114,8 @@ class Marks:
         policy = self._table.match(path, method)
         if mark.exempt or not isinstance(policy, MarkPolicy) or not policy.exempt:
             return
-        LOGGER.warning(
-            "the pattern of the exempt endpoint at %s matches other endpoints too; its mark is ignored",
-            policy.name,
-        )
+        text = "the pattern of the exempt endpoint at %s matches other endpoints too; its mark is ignored"
+        LOGGER.warning(text, policy.name)
         self._withdrawn.add(policy.name)
         self._publish()
 
@@ -194,18 +191,12 @@ def _policy(template: str, methods: Iterable[str] | None, mark: MarkPolicy | Non
         pattern = PATTERN.parse(_pattern(template))
         allowed = METHODS.parse(sorted(methods)) if methods else None
     except ValueError:
-        LOGGER.warning(
-            "no pattern can represent the route %s; the patterns of other routes apply to it", template
-        )
+        text = "no pattern can represent the route %s; the patterns of other routes apply to it"
+        LOGGER.warning(text, template)
         return
     name = f"{','.join(sorted(allowed or ()))} {pattern}".strip()
-    yield mark.model_copy(
-        update={
-            "pattern": pattern,
-            "methods": allowed,
-            "name": name if mark is UNMARKED else f"mark {name}",
-        }
-    )
+    name = name if mark is UNMARKED else f"mark {name}"
+    yield mark.model_copy(update={"pattern": pattern, "methods": allowed, "name": name})
 
 
 def _pattern(template: str) -> str:

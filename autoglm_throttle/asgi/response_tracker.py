@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import RequestBody
@@ -228,9 +227,6 @@ def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message
     return message
 
 
-FIELD = b"x-degraded"
-
-
 async def degraded_header(app: App, scope: Scope, receive: Receive, send: Send) -> None:
     """Run an app, and add ``X-Degraded`` to its response for the fallbacks used until its start.
 
@@ -241,7 +237,11 @@ async def degraded_header(app: App, scope: Scope, receive: Receive, send: Send) 
 
     def send_with_field(message: Message) -> Awaitable[None]:
         if notes and message["type"] == "http.response.start":
-            message = _with_degraded_field(message, notes)
+            headers = list(message.get("headers") or ())  # any iterable may come
+            if all(name.lower() != b"x-degraded" for name, _ in headers):
+                text = ", ".join(f"{fallback}; cause={cause}" for fallback, cause in notes)
+                headers.append((b"x-degraded", text.encode()))
+            message = {**message, "headers": headers}
         return send(message)
 
     degraded_answers.set(notes)
@@ -249,10 +249,3 @@ async def degraded_header(app: App, scope: Scope, receive: Receive, send: Send) 
         await app(scope, receive, send_with_field)
     finally:
         degraded_answers.set(outer)  # reset(token) fails if the server ends the request in another context
-
-
-def _with_degraded_field(message: dict[str, Any], notes: Sequence[DegradedAnswer]) -> dict[str, Any]:
-    headers = list(message.get("headers") or ())  # any iterable may come
-    if all(name.lower() != FIELD for name, _ in headers):
-        headers.append((FIELD, ", ".join(f"{fallback}; cause={cause}" for fallback, cause in notes).encode()))
-    return {**message, "headers": headers}

@@ -25,15 +25,10 @@ MAX_REASON_BYTES = 123
 Field = tuple[bytes, bytes]
 
 STATUS = {
-    Reason.RATE: 429,
-    Reason.USER: 429,
-    Reason.GPU: 503,
-    Reason.QUEUE: 503,
-    Reason.BREAKER: 503,
-    Reason.STORE: 503,
+    **dict.fromkeys((Reason.RATE, Reason.USER), 429),
+    **dict.fromkeys((Reason.GPU, Reason.QUEUE, Reason.BREAKER, Reason.STORE), 503),
     Reason.TOO_LARGE: 413,
 }
-
 _IANA = "https://iana.org/assignments/http-problem-types"
 _TYPES = {
     429: (f"{_IANA}#quota-exceeded", "Too Many Requests"),
@@ -62,7 +57,6 @@ EXPOSED_FIELDS = (  # Every field name that a response may carry, for Access-Con
     *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
     *("x-degraded", "x-should-retry"),
 )
-
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
 _NO_RETRY = (b"x-should-retry", b"false")
@@ -74,19 +68,16 @@ _BODY_TIMEOUT = (
 )
 
 MAX_CACHED_BODIES = 4096  # Bodies are prepared for each kind of rejection and each second of waiting
+MAX_CACHED_TEMPLATES = 512  # There are a few per configured limit, so this only bounds mistakes
 
-_TABLE_SIZE = 1024
 # Looking a number up costs a third of writing it.
+_TABLE_SIZE = 1024
 _NUMBERS = tuple(b"%d" % number for number in range(_TABLE_SIZE))
-
 _TIMES = tuple(b";t=%d" % number for number in range(_TABLE_SIZE))
 _MILLIS = tuple(b".%03d}" % number for number in range(1000))
 
 # Characters that a string of RFC 9651 cannot contain as they are, and the percent sign.
 _UNSAFE_IN_STRING = re.compile(r'[^ -~]|["\\%]')
-
-# Prebuilt bodies and policies cached. There are a few per configured limit, so this only bounds mistakes.
-MAX_CACHED_TEMPLATES = 512
 
 
 class ResponseBuilder:

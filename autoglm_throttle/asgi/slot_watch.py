@@ -31,9 +31,7 @@ MIN_BYTES_PER_S: Final = 500.0
 # Share of idle streams from which a new stream of their class is expected to be idle: after one active stream
 # none is, after three idle ones or an idle first one all are.
 IDLE_CLASS_SHARE: Final = 0.75
-
 IDLE_SHARE_GAIN: Final = 0.5
-
 MAX_CLASSES: Final = 64
 
 # Objectives that a stream may take to its first part before it counts as idle: an overloaded engine is late,
@@ -41,15 +39,9 @@ MAX_CLASSES: Final = 64
 HEAD_OBJECTIVES: Final = 4.0
 
 SCAN_MIN_S: Final = 0.02  # Least time between two scans: many requests are not paused one by one
-
-# Longest time between two scans, even if slots are given back after minutes: timeouts may be shorter.
-SCAN_MAX_S: Final = 0.5
-
-# Least time between two scans for each request: to check one takes about a thirtieth of it.
-SCAN_MIN_EACH_S: Final = 2e-5
-
-# Scans without a request after which the thread ends: to start one anew costs more than a few scans.
-EMPTY_SCANS: Final = 20
+SCAN_MIN_EACH_S: Final = 2e-5  # The same for each request: to check one takes about a thirtieth of it
+SCAN_MAX_S: Final = 0.5  # Longest time between two scans, with any `slot_idle_s`: timeouts may be shorter
+EMPTY_SCANS: Final = 20  # After which the thread ends: to start one anew costs more than a few scans
 
 
 class TooSlowError(ConnectionError):
