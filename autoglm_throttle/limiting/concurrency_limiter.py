@@ -125,10 +125,6 @@ class AdaptiveConcurrencyLimiter:
         self._learned_limit: float = max(1.0, settings.inflight_start / workers) if is_unset else 0.0
         self._begin_period(float(max(1, settings.inflight_floor // workers, math.ceil(first / workers))))
 
-    def __repr__(self) -> str:
-        occupancy = f"{self.in_flight} of {self.capacity} in flight"
-        return f"AdaptiveConcurrencyLimiter({occupancy}, {self.waiting} waiting)"
-
     @property
     def slo_s(self) -> float:
         """The objective in force, in seconds: the set one, or the learned one."""

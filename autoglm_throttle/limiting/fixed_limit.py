@@ -48,9 +48,6 @@ class FixedConcurrencyLimit:
         self._held_s = FIRST_LATENCY_S
         self._rejected = 0
 
-    def __repr__(self) -> str:
-        return f"FixedConcurrencyLimit({self.in_flight} of {self.limit:g} in flight)"
-
     def record_arrival(self, priority: Priority, now: float) -> None:
         """Do nothing: a fixed limit needs no demand."""
 

@@ -56,10 +56,6 @@ class SlidingWindow:
     def __contains__(self, user: str) -> bool:
         return user in self.accounts
 
-    def __repr__(self) -> str:
-        names = ", ".join(limit.name for limit in self.limits)
-        return f"SlidingWindow({names}, {len(self)} of {self.max_users} users)"
-
     def hit(self, user: str, units: int, now: float, group: str = "") -> Decision:
         """Charge ``units`` to every limit of the user, or to none; a clock that went back stands still.
 

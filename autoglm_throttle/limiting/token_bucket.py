@@ -85,9 +85,6 @@ class TokenBucket:
         tokens = self._tokens + (now - self._stamp) * self.rate
         return min(self.burst, tokens)
 
-    def __repr__(self) -> str:
-        return f"TokenBucket({self.name}, {self._tokens:g} of {self.burst:g}, {self.rate:g}/s)"
-
 
 class PriorityBuckets:
     """One bucket for each priority, with optional borrowing between them.
@@ -194,6 +191,3 @@ class SharedBudget:
             self.bucket = TokenBucket(budget_rps, capacity, now, "gpu")
         self._active = True
         self._detail = f"gpu:{term}"
-
-    def __repr__(self) -> str:
-        return f"SharedBudget({self.bucket!r})" if self._active else "SharedBudget(inactive)"

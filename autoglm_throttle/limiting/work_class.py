@@ -95,9 +95,6 @@ class WorkClass:
         # The objective that its own answers suggest; None until there are enough of them.
         self.learned_slo_s: float | None = None
 
-    def __repr__(self) -> str:
-        return f"WorkClass({self.name!r}, {self.in_flight} in flight)"
-
     def add_easy(self, lasted_s: float) -> None:
         """Add the time of an answer that began beside few others: an objective is learned from it."""
         self._easy.append(lasted_s)

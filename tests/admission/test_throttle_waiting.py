@@ -344,10 +344,6 @@ class TestSnapshot:
         permits_for(throttle)
         ticket = ticket_for(throttle, Demand(MID, "u"))
         assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='u', cost=1))"
-        assert (
-            repr(throttle.admission.parts.settlement.limiter)
-            == "AdaptiveConcurrencyLimiter(1 of 1 in flight, 1 waiting)"
-        )
         assert repr(throttle) == (
             "Throttle(concurrency, factor=1.00 (policy), telemetry=starting, "
             "rates=1e+06/1e+06/1e+06/s, active=1)"

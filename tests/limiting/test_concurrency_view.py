@@ -128,8 +128,6 @@ def test_pressure_is_demand_by_rate_once_the_rate_is_measured() -> None:
     assert tested.view(0.0).pressure == pytest.approx(2.1)
 
 
-def test_it_shows_its_state() -> None:
-    tested = fill(knowing(100.0, limit=2))
-    ticket = wait(tested, MID)
-    assert repr(tested) == "AdaptiveConcurrencyLimiter(2 of 2 in flight, 1 waiting)"
+def test_a_ticket_shows_its_state() -> None:
+    ticket = wait(fill(knowing(100.0, limit=2)), MID)
     assert repr(ticket) == "Ticket(WAITING, queue 2, Demand(mid, user='', cost=1))"

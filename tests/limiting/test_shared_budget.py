@@ -56,9 +56,9 @@ def test_even_a_very_small_rate_lets_every_class_pass() -> None:
 def test_inactive_budget_admits_all_and_spends_nothing() -> None:
     of = SharedBudget(RateSettings(), 0.0)
     assert [of.take(Priority.LOW, 0.0) for _ in range(1000)] == [None] * 1000
-    assert repr(of) == "SharedBudget(inactive)"
     of.rescale(100.0, "memory", 1.0)
-    assert repr(of) == "SharedBudget(TokenBucket(gpu, 50 of 50, 100/s))"
+    bucket = of.bucket
+    assert (bucket.name, bucket.tokens(1.0), bucket.burst, bucket.rate) == ("gpu", 50.0, 50.0, 100.0)
     assert drain(of, Priority.HIGH, 1.0) == 50
     of.rescale(None, "memory", 1.0)
     assert of.take(Priority.LOW, 1.0) is None

@@ -208,9 +208,3 @@ def test_a_wait_that_rounding_would_cut_short_is_lengthened(spent: float, now: f
     leaves = spent + window_s
     assert now + (leaves - now) < leaves
     assert tested.hit("ann", 1, now + tested.hit("ann", 1, now).retry_after_s).allowed
-
-
-def test_it_shows_its_state() -> None:
-    tested = window(limit(100, 60), limit(5, 1), max_users=10)
-    tested.hit("ann", 1, 0.0)
-    assert repr(tested) == "SlidingWindow(user-60s, user-1s, 1 of 10 users)"
