@@ -71,12 +71,7 @@ class ControlLoop:
         # Source name -> number of requests admitted at its newest reading.
         self._admitted_by_source: dict[str, int] = {}
         self.monitor: GpuMonitor = GpuMonitor(
-            settings.gpu,
-            settings.verdict,
-            providers,
-            self.observe,
-            self.source_lost,
-            self._settlement.clock,
+            settings.gpu, settings.verdict, providers, self.observe, self.source_lost, self._settlement.clock
         )
         if not self.monitor.has_sources:
             now = self._clock()

@@ -31,10 +31,7 @@ class AdmissionController:
     """
 
     def __init__(
-        self,
-        parts: AdmissionParts,
-        control_state: ControlState,
-        refresh: Callable[[float], object],
+        self, parts: AdmissionParts, control_state: ControlState, refresh: Callable[[float], object]
     ) -> None:
         self.parts: AdmissionParts = parts
         # Whether the rates belong to a fleet: then await `ensure_lease` before `try_admit`.

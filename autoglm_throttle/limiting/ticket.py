@@ -33,12 +33,7 @@ class TicketCharges:
     __slots__ = ("budget_charged", "charged_s", "decision", "owner", "payer", "pending_check")
 
     def __init__(
-        self,
-        owner: object,
-        payer: HasTokens | None,
-        *,
-        budget_charged: bool = False,
-        charged_s: float = 0.0,
+        self, owner: object, payer: HasTokens | None, *, budget_charged: bool = False, charged_s: float = 0.0
     ) -> None:
         # `Settlement` that the ticket is returned to; that of a parent process is another one.
         self.owner: object = owner
