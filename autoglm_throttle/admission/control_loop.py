@@ -13,6 +13,7 @@ from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.control.latency import LatencyPercentile
 from autoglm_throttle.control.tiers import occupancy
 from autoglm_throttle.events import gpu_view_events, objective_learned
+from autoglm_throttle.gpu.host import HostLoad
 from autoglm_throttle.gpu.monitor import GpuMonitor
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.settings import Settings
@@ -87,14 +88,14 @@ class ControlLoop:
             interval_s: promised seconds to its next reading; None: not known.
         """
         parts = self._admission.parts
-        host_load, host_iowait = self.monitor.host(self._clock())
+        host = self.monitor.host(self._clock())
         with parts.settlement.lock:
             # Read the clock under the lock: a source that waited for it would bring a time in the past.
             now = self._clock()
             self.sampled_wall_s = time.time()
             parts.settlement.limiter.close_period(now)
             report = self._limiter_report()
-            stats = replace(self._service_stats(now), host_load=host_load, host_iowait=host_iowait)
+            stats = self._service_stats(host, now)
             view = self.monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
             parts.events.waiting.extend(gpu_view_events(self.gpu_view, view))
             self._update_memory(view, now)
@@ -216,7 +217,7 @@ class ControlLoop:
         limiter = self._settlement.limiter
         return LimiterReport(in_flight=limiter.in_flight, limit=limiter.limit)
 
-    def _service_stats(self, now: float) -> ServiceStats:
+    def _service_stats(self, host: HostLoad, now: float) -> ServiceStats:
         """Measure the service by its own requests; called under the lock, once for each sample."""
         counters, limiter = self._settlement.counters, self._settlement.limiter
         counts = [
@@ -236,4 +237,6 @@ class ControlLoop:
             at_limit=limiter.in_flight >= limiter.limit,
             completed_total=ended,
             chunks_total=counters.chunks,
+            host_load=host[0],
+            host_iowait=host[1],
         )

@@ -39,7 +39,7 @@ class AdmissionController:
         self._settlement = parts.settlement
         self._clock = parts.settlement.clock
         self._lock = parts.settlement.lock
-        self._rate_limiter = parts.rate_limiter
+        self._take_tokens = parts.take_tokens
         self._shared_budget = parts.shared_budget
         self._user_limits = parts.user_limits
         self._store = parts.store
@@ -95,7 +95,7 @@ class AdmissionController:
             kind = limiter.work_classes[work_class]
             slot = NO_SLOT
             payer = (
-                self._rate_limiter.take(demand, now)
+                self._take_tokens(demand, now)
                 if self.control_state.factor > 0.0
                 else all_rejected(self.control_state, now)
             )
@@ -175,7 +175,7 @@ class AdmissionController:
         with self._lock:
             kind = settlement.limiter.work_classes[work_class]
             payer = (
-                self._rate_limiter.take(demand, now)
+                self._take_tokens(demand, now)
                 if self.control_state.factor > 0.0
                 else all_rejected(self.control_state, now)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoglm_throttle.types import Outcome, Priority, Reason
 
@@ -24,34 +24,24 @@ ODDITIES = (  # Names of handled and counted oddities: a closed set, also the me
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DurationCounts:
-    """One histogram at the time of the snapshot."""
-
-    counts: tuple[int, ...]  # One more than `DURATION_BUCKETS_S`; not cumulative
-    total_s: float
-
-
+@dataclass(slots=True)
 class DurationHistogram:
     """Histogram of durations in `DURATION_BUCKETS_S`.
 
     An edge belongs to the bucket below it; the last count holds durations above all edges.
     """
 
-    __slots__ = ("counts", "total_s")
-
-    def __init__(self) -> None:
-        self.counts: list[int] = [0] * (len(DURATION_BUCKETS_S) + 1)
-        self.total_s: float = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BUCKETS_S) + 1))  # Not cumulative
+    total_s: float = 0.0
 
     def record(self, duration_s: float) -> None:
         """Count one duration."""
         self.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
         self.total_s += duration_s
 
-    def copy(self) -> DurationCounts:
+    def copy(self) -> DurationHistogram:
         """Return the counts as they are now."""
-        return DurationCounts(tuple(self.counts), self.total_s)
+        return DurationHistogram(self.counts.copy(), self.total_s)
 
 
 class PriorityCounters:

@@ -13,17 +13,17 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.events import EventQueue
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
+from autoglm_throttle.limiting.decisions import HasTokens
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, SharedBudget
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.gpu import ENGINES
-from autoglm_throttle.types import Clock, GpuProvider, Policy
+from autoglm_throttle.types import Clock, Decision, Demand, GpuProvider, Policy
 from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
-    from autoglm_throttle.admission.quota_check import QuotaCheck
     from autoglm_throttle.control.adaptive import Controller
     from autoglm_throttle.control.quota import Quota
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
@@ -41,8 +41,8 @@ class AdmissionParts:
 
     settlement: Settlement
     buckets: PriorityBuckets | LeasedBuckets
-    # The buckets, behind the check of the memory quotas if there are any.
-    rate_limiter: PriorityBuckets | LeasedBuckets | QuotaCheck
+    # Takes the tokens of a demand, or rejects it: first by the memory quotas, if there are any.
+    take_tokens: Callable[[Demand, float], HasTokens | Decision]
     shared_budget: SharedBudget
     user_limits: UserLimits | SharedUserLimits
     quota: Quota | None
@@ -61,17 +61,18 @@ def admission_parts(
     hasher = CallerHasher(settings.identity_key)
     buckets = priority_buckets(settings, now)
     memory = quota(settings)
-    rate_limiter: PriorityBuckets | LeasedBuckets | QuotaCheck = buckets
+    take_tokens: Callable[[Demand, float], HasTokens | Decision] = buckets.take
     if memory is not None:
-        from autoglm_throttle.admission.quota_check import QuotaCheck
 
-        rate_limiter = QuotaCheck(buckets, memory)
+        def take_tokens(demand: Demand, now: float) -> HasTokens | Decision:
+            return memory.rejection(demand, now) or buckets.take(demand, now)
+
     members = fleet(settings, buckets, lock, clock)
     users = user_limits(settings, hasher, lock, clock, redis, members)
     return AdmissionParts(
         settlement=Settlement(clock, lock, concurrency_limiter(settings, now)),
         buckets=buckets,
-        rate_limiter=rate_limiter,
+        take_tokens=take_tokens,
         shared_budget=SharedBudget(settings.rates, now),
         user_limits=users,
         quota=memory,

@@ -6,12 +6,15 @@ import copy
 from bisect import bisect_left
 from functools import partial
 from types import TracebackType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.limiting.work_class import PAUSED, WorkClass
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
+
+if TYPE_CHECKING:
+    from autoglm_throttle.control.quota import Quota
 
 _NEUTRAL: Final = Outcome.NEUTRAL
 
@@ -162,6 +165,34 @@ class Permit:
 
     def __repr__(self) -> str:
         return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"
+
+
+class QuotaPermit(Permit):
+    """A permit that carries resource advice, and counts against the quotas."""
+
+    __slots__ = ("_advice", "_load")
+
+    def __init__(
+        self, quota: Quota, *arguments: *tuple[Settlement, Demand, Decision, float, float, WorkClass, int]
+    ) -> None:
+        super().__init__(*arguments)
+        self._advice = quota.advice(self.demand, self.admitted_s)
+        self._load = quota.reserve(self.demand) if self.demand.holds_slot else None
+
+    @property
+    def advice(self) -> ResourceAdvice:
+        """Advice on serving the request."""
+        return self._advice
+
+    def settle(self, outcome: Outcome = Outcome.SUCCESS, *, client_error: bool = False) -> None:
+        """Settle the request with its outcome, and free its reserved memory."""
+        self._settlement.lock.run(self._free_memory)
+        super().settle(outcome, client_error=client_error)
+
+    def _free_memory(self) -> None:
+        load, self._load = self._load, None
+        if load is not None:
+            load.remove(self.demand)
 
 
 class ProvisionalDemand(Demand):

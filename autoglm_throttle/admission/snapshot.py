@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.admission.counters import DurationCounts
+from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.types import (
     ConcurrencyView,
     ControlState,
@@ -53,11 +53,11 @@ class Snapshot:
     active: Mapping[Priority, int]
     """Admitted and not yet settled."""
     outcomes: Mapping[tuple[Priority, Outcome], int]
-    durations: Mapping[Priority, DurationCounts]
+    durations: Mapping[Priority, DurationHistogram]
     """Durations of admitted requests that did not end ``neutral``."""
     concurrency: ConcurrencyView | None
     """The concurrency limit and the queue; None where requests in flight are not limited."""
-    queue_time: Mapping[Priority, DurationCounts]
+    queue_time: Mapping[Priority, DurationHistogram]
     """Queue time of all queued requests, admitted or not."""
     pressure: Mapping[str, float]
     """Term -> load over its target, 1 at the target; only terms that are known."""

@@ -10,7 +10,7 @@ import anyio
 
 from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
 from autoglm_throttle.admission.counters import REPLACEABLE
-from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
+from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, QuotaPermit, Rejection
 from autoglm_throttle.limiting.decisions import latest
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
@@ -29,8 +29,6 @@ class Verdicts:
     def __init__(self, parts: AdmissionParts) -> None:
         self.permit: Callable[..., Permit] = Permit  # Makes a permit, with the arguments of `Permit`
         if parts.quota is not None:
-            from autoglm_throttle.admission.quota_check import QuotaPermit
-
             self.permit = partial(QuotaPermit, parts.quota)
         self._dry_run = parts.dry_run
         self._events = parts.events

@@ -7,7 +7,7 @@ All limits of a user are charged together, or none; `log_window` defines the acc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autoglm_throttle.limiting.decisions import OK, deciding_limit, rejection
 from autoglm_throttle.limiting.log_window import Account, evaluate_limit, layout_of
@@ -45,6 +45,8 @@ class SlidingWindow:
         # Decisions made on a shared account because the table was full of users that may not be evicted.
         self.overflowed: int = 0
         self._layout = layout_of(limits)
+        # Charges units that `test` has just allowed.
+        self.charge: Callable[[Account, int, float], None] = self._layout.charge
         # The limit, if there is only one and it is exact: the usual case, and the fastest.
         self._only = limits[0] if len(limits) == 1 and limits[0].exact else None
         self._smallest = min(limit.limit for limit in limits)
@@ -52,9 +54,6 @@ class SlidingWindow:
 
     def __len__(self) -> int:
         return len(self.accounts)
-
-    def __contains__(self, user: str) -> bool:
-        return user in self.accounts
 
     def hit(self, user: str, units: int, now: float, group: str = "") -> Decision:
         """Charge ``units`` to every limit of the user, or to none; a clock that went back stands still.
@@ -99,10 +98,6 @@ class SlidingWindow:
         if only is not None:
             return evaluate_limit(account, only, units, now)
         return deciding_limit(self._layout.test(account, units, now), units)
-
-    def charge(self, account: Account, units: int, now: float) -> None:
-        """Charge ``units`` that `test` has just allowed."""
-        self._layout.charge(account, units, now)
 
     def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
         """Refund unused units that `hit` charged at ``charged_at``; return whether they were found.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from autoglm_throttle.admission.counters import DurationCounts
+from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.settings import Settings
 
@@ -49,7 +49,7 @@ class MetricsInput:
 
 
 Rows = Iterable[tuple[Labels, float]]
-Histograms = Iterable[tuple[Labels, DurationCounts]]
+Histograms = Iterable[tuple[Labels, DurationHistogram]]
 ReadRows = Callable[[MetricsInput], Rows]
 Value: TypeAlias = Any  # Of an attribute: a number, a state, a mapping
 Kind = Literal["counter", "gauge", "stateset", "info"]

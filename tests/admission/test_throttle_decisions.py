@@ -24,6 +24,8 @@ from autoglm_throttle import (
     Snapshot,
     Throttle,
 )
+from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.testing import throttle_for_tests
 from tests.admission.demands import admitted, decided, overheated, permit_of, run_threads
 from tests.admission.limited_throttle import active, outcomes
@@ -230,21 +232,20 @@ class TestConcurrency:
 
     def test_all_limits_are_tested_under_one_lock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Races are rare, so the test checks that the lock is held."""
-        throttle = throttle_for_tests(user_limit="1/minute")
-        lock = throttle.admission.parts.settlement.lock
         lock_held: list[bool] = []
 
-        def watched(capacity: Any, name: str) -> None:
-            original = getattr(capacity, name)
+        def watched(kind: type, name: str) -> None:
+            original = getattr(kind, name)
 
             def call(*args: Any) -> Any:
-                lock_held.append(lock.is_held())
+                lock_held.append(throttle.admission.parts.settlement.lock.is_held())
                 return original(*args)
 
-            monkeypatch.setattr(capacity, name, call)
+            monkeypatch.setattr(kind, name, call)
 
-        watched(throttle.admission.parts.buckets, "take")
-        watched(throttle.admission.parts.user_limits, "hit")
+        watched(PriorityBuckets, "take")
+        watched(UserLimits, "hit")
+        throttle = throttle_for_tests(user_limit="1/minute")
         assert admitted(throttle, 2, user="u") == 1
         assert lock_held == [True] * 4
 

@@ -70,7 +70,7 @@ def test_without_quotas_there_are_none() -> None:
     assert type(permit) is PlainPermit
     assert permit.advice is None
     assert throttle.snapshot().quota is None
-    assert throttle.admission.parts.rate_limiter is throttle.admission.parts.buckets
+    assert throttle.admission.parts.take_tokens == throttle.admission.parts.buckets.take
 
 
 def test_each_priority_is_rejected_at_its_own_cap() -> None:

@@ -130,9 +130,9 @@ def test_a_user_is_forgotten_when_the_last_bucket_has_left() -> None:
         tested, leaves = SlidingWindow(limits, 10), max(61.0, *[each.window_s for each in limits])
         assert tested.hit("ann", 1, 0.0).allowed
         tested.sweep(math.nextafter(leaves, 0.0), 1)
-        assert "ann" in tested
+        assert "ann" in tested.accounts
         tested.sweep(leaves, 1)
-        assert "ann" not in tested
+        assert "ann" not in tested.accounts
 
 
 def test_the_exhausted_stay_and_the_one_with_the_most_left_goes() -> None:

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoglm_throttle import Priority, Throttle
-from autoglm_throttle.admission.counters import DURATION_BUCKETS_S, DurationCounts
+from autoglm_throttle.admission.counters import DURATION_BUCKETS_S, DurationHistogram
 from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
@@ -133,7 +133,7 @@ GUARDS = GuardsView(
     transitions={("vector-db", BreakerState.OPEN): 2},
     store_up=None,
 )
-WAITED = DurationCounts((4, 0, 2, *(0,) * (len(DURATION_BUCKETS_S) - 3), 1), 77.5)
+WAITED = DurationHistogram([4, 0, 2, *[0] * (len(DURATION_BUCKETS_S) - 3), 1], 77.5)
 
 EVERYTHING: dict[str, Any] = {
     "utilization_pct": 91.0,
