@@ -16,26 +16,12 @@ PREFIX: Final = "autoglm_throttle_"
 Labels = tuple[str, ...]
 
 
-class RecorderTotals(Protocol):
-    """Totals of a traffic recorder: requests in its file, and those that it could not write."""
-
-    @property
-    def written(self) -> int:
-        """Requests in its file."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """Requests that it could not write."""
-        ...
-
-
 class RecorderProtocol(Protocol):
     """A traffic recorder as the metrics read it, such as that of ``autoglm_throttle.traffic.record``."""
 
     @property
-    def counts(self) -> RecorderTotals:
-        """The current counts."""
+    def counts(self) -> tuple[int, int, str]:
+        """Requests in its file, those that it could not write, and why it has ended."""
         ...
 
 
@@ -45,7 +31,7 @@ class MetricsInput:
 
     snapshot: Snapshot
     settings: Settings
-    recorder: RecorderTotals | None = None
+    recorder: RecorderProtocol | None = None
 
 
 Rows = Iterable[tuple[Labels, float]]

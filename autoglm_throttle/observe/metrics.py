@@ -81,8 +81,10 @@ def _tier(inputs: MetricsInput) -> Rows:
 
 
 def _recorded(inputs: MetricsInput) -> Rows:
-    counts = inputs.recorder
-    return [] if counts is None else [(("written",), counts.written), (("dropped",), counts.dropped)]
+    if inputs.recorder is None:
+        return []
+    written, dropped, _ = inputs.recorder.counts
+    return [(("written",), written), (("dropped",), dropped)]
 
 
 def _inflight_limit(inputs: MetricsInput) -> Rows:

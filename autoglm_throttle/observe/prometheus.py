@@ -26,12 +26,7 @@ EDGES: Final = (*(repr(float(edge)) for edge in DURATION_BUCKETS_S), "+Inf")
 
 
 class SnapshotCollector(Collector):
-    """Turns one snapshot into metric families at each scrape.
-
-    Args:
-        throttle: source of the counts.
-        recorder: of traffic, as a further source; None: there is none.
-    """
+    """Turns one snapshot into metric families at each scrape, with the counts of a recorder of traffic."""
 
     def __init__(self, throttle: Throttle, recorder: RecorderProtocol | None = None) -> None:
         self._throttle = throttle
@@ -43,8 +38,7 @@ class SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their current values."""
-        recorded = None if self._recorder is None else self._recorder.counts
-        inputs = MetricsInput(self._throttle.snapshot(), self._throttle.settings, recorded)
+        inputs = MetricsInput(self._throttle.snapshot(), self._throttle.settings, self._recorder)
         for spec in METRICS:
             yield _family(spec, inputs)
 

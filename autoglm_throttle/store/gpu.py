@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.gpu import GpuSettings
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.client import SyncClient
-    from autoglm_throttle.store.gpu_payload import PublishedSamples
+    from autoglm_throttle.store.gpu_payload import Publication
     from autoglm_throttle.types import Clock, GpuProvider, GpuSample
 
 # Pauses after the first failure of the store, and after each further one. The first pause leaves out one
@@ -254,7 +254,7 @@ class HostTable:
         self._stale_after_s = stale_after_s
         # Time of the newest publication, on our clock, the publication, and every device that the host has
         # listed within `FORGET_S`, the lost ones included.
-        self._hosts: dict[str, tuple[float, PublishedSamples, dict[str, GpuSample]]] = {}
+        self._hosts: dict[str, tuple[float, Publication, dict[str, GpuSample]]] = {}
         # Start of the current run of answers from the store; infinite while it fails.
         self._answers_since_s = -math.inf
 
@@ -266,25 +266,26 @@ class HostTable:
         """Record a failure of the store: the silence of the hosts means nothing now."""
         self._answers_since_s = math.inf
 
-    def receive(self, host: str, age_s: float, published: PublishedSamples, now: float) -> None:
+    def receive(self, host: str, age_s: float, published: Publication, now: float) -> None:
         """Store the publication of a host, ``age_s`` seconds old; ignore a repetition."""
         known = self._hosts.get(host)
         if known is None and len(self._hosts) >= MOST_HOSTS:
             return
         published_s = now - age_s
+        interval_s, published_rows = published
         before: dict[str, GpuSample] = {}
         if known is not None:
             # Equal rows within half an interval are one publication: age jitter is smaller than that.
             known_s, last, before = known
-            if published == last and published_s - known_s < published.interval_s / 2:
+            if published == last and published_s - known_s < interval_s / 2:
                 return
         rows = {
             row.device: replace(
                 row,
                 taken_at_s=published_s + row.taken_at_s,
-                period_s=max(row.period_s or 0.0, published.interval_s),
+                period_s=max(row.period_s or 0.0, interval_s),
             )
-            for row in published.rows
+            for row in published_rows
         }
         for device, row in before.items():
             if device not in rows and now - row.taken_at_s <= FORGET_S:
@@ -295,11 +296,11 @@ class HostTable:
         """Return the rows of all devices of the other hosts as they count now."""
         self._hosts = {name: host for name, host in self._hosts.items() if now - host[0] <= FORGET_S}
         rows: list[GpuSample] = []
-        for published_s, published, devices in self._hosts.values():
+        for published_s, (interval_s, _), devices in self._hosts.values():
             silent_s = now - published_s
-            stale_after_s = default_stale_after_s(published.interval_s)
+            stale_after_s = default_stale_after_s(interval_s)
             if self._stale_after_s is not None:
-                stale_after_s = max(self._stale_after_s, published.interval_s)
+                stale_after_s = max(self._stale_after_s, interval_s)
             if silent_s <= stale_after_s:
                 stale = "stale: its host has not read it for {:.0f} s"
                 rows += (_valid_or_lost(row, now, stale_after_s, stale) for row in devices.values())

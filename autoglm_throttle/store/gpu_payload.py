@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.gpu import recorded
@@ -60,13 +59,9 @@ _IF_KNOWN: Final = {
 _AGE: Final = "age_s"
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedSamples:
-    """One publication of a host."""
-
-    interval_s: float  # From one of its readings to the next
-    # ``taken_at_s`` is the time between the read of a row and its publication, as a negative number.
-    rows: tuple[GpuSample, ...]
+# One publication of a host: seconds from one of its readings to the next, and its rows. There ``taken_at_s``
+# is the time between the read of a row and its publication, as a negative number.
+Publication = tuple[float, tuple[GpuSample, ...]]
 
 
 def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
@@ -91,14 +86,14 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
     return text
 
 
-def decode(payload: bytes, host: str) -> PublishedSamples:
+def decode(payload: bytes, host: str) -> Publication:
     """Decode a payload of another host; its name stands before the id of each device.
 
     Raises:
         ValueError: it has another version, is too long, is no JSON, or holds an implausible value or an
             unprintable text: texts appear in logs, labels and terminals. Or the host's name is invalid.
     """
-    if not host or not _is_printable(host, MOST_HOST_CHARACTERS):
+    if not 0 < len(host) <= MOST_HOST_CHARACTERS or not host.isprintable():
         raise ValueError("its name is empty, too long or not printable")
     if len(payload) > MOST_BYTES:
         raise ValueError(f"it has {len(payload)} bytes, at most {MOST_BYTES} are read")
@@ -112,7 +107,7 @@ def decode(payload: bytes, host: str) -> PublishedSamples:
     columns, lines, interval_s = document.get("c"), document.get("r"), _seconds(document.get("i"))
     if not (isinstance(columns, list) and isinstance(lines, list) and 0.0 < interval_s <= MOST_INTERVAL_S):
         raise ValueError("columns, rows or interval are missing")
-    return PublishedSamples(interval_s, tuple(_row(columns, line, host) for line in lines))
+    return interval_s, tuple(_row(columns, line, host) for line in lines)
 
 
 def _is_published(name: str, rows: Sequence[GpuSample]) -> bool:
@@ -140,10 +135,6 @@ def _age_s(row: GpuSample, now: float) -> float:
     return round(max(0.0, now - row.taken_at_s + row.age_s), 3)
 
 
-def _is_printable(text: str, most: int) -> bool:
-    return len(text) <= most and text.isprintable()
-
-
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -159,7 +150,8 @@ def _row(columns: list[Any], line: object, host: str) -> GpuSample:
         raise ValueError(str(error)) from None
     if not values.get("device") or "index" not in values or not 0.0 <= age_s < math.inf:
         raise ValueError("a row has no device, no index or no age")
-    legible = all(_is_printable(values.get(name, ""), most) for name, most in _TEXTS.items())
+    texts = [(values.get(name, ""), most) for name, most in _TEXTS.items()]
+    legible = all(len(text) <= most and text.isprintable() for text, most in texts)
     if not legible or _NOT_PUBLISHED & values.keys():
         raise ValueError("a row has a text that is too long, not printable or not published")
     device = f"{host}/{values['device']}"

@@ -50,7 +50,12 @@ class TokenLease:
         self._lease_s = lease_s
         # Expiry and size of each grant; the oldest are spent first.
         self._grants: deque[tuple[float, float]] = deque()
-        self._answer = _StoreAnswer()
+        # The store's last answer tells when the store may have enough tokens again.
+        self._answered_s = -math.inf
+        self._remaining = math.inf  # Tokens left in the store
+        self._fell_short = False  # Whether less was granted than requested
+        self._requested = 0.0  # Tokens wanted by the request under way
+        self._rejected_cost = 0.0  # Cost of the first rejection since the answer
         # This process's part of the rate while the store is unavailable; None: it is available.
         self._local: TokenBucket | None = None
         self._local_spent = 0.0  # Tokens taken from it that the store does not know yet
@@ -69,8 +74,8 @@ class TokenLease:
             return math.inf
         bucket = self._local
         if bucket is None:
-            self._answer.rejected_cost = self._answer.rejected_cost or cost
-            return seconds_until(self._answer.ready_s(cost - self._pool, self.rate), now) or PAUSE_S
+            self._rejected_cost = self._rejected_cost or cost
+            return seconds_until(self._ready_s(cost), now) or PAUSE_S
         wait = bucket.take(cost, now)
         if not wait:
             self._local_spent += cost
@@ -94,19 +99,12 @@ class TokenLease:
 
     def is_decidable(self, cost: float, now: float) -> bool:
         """Whether `take` gives the store's answer now: from the pool, or because a shortage is known."""
-        return (
-            self._pool >= cost
-            or cost > self.burst
-            or self._local is not None
-            or now < self._answer.ready_s(cost - self._pool, self.rate)
-        )
+        return self._pool >= cost or cost > self.burst or self._local is not None or now < self._ready_s(cost)
 
     def is_short(self, now: float) -> bool:
         """Whether more tokens should be leased in the background."""
-        answer = self._answer
-        return self._demand.exceeds(self._pool) and now >= max(
-            answer.ready_s(1.0 - self._pool, self.rate), answer.received_s + PAUSE_S
-        )
+        is_needed = self._demand.exceeds(self._pool)
+        return is_needed and now >= max(self._ready_s(1.0), self._answered_s + PAUSE_S)
 
     def is_call_due(self, now: float) -> bool:
         """Whether there is a reason to call the store now."""
@@ -120,7 +118,7 @@ class TokenLease:
         """Build this priority's part of a call; returned tokens have left the pool then."""
         if now >= self._demand.tick_ends_s:
             self._demand.tick(now)
-        self._answer.requested = 0.0
+        self._requested = 0.0
         self._reported = self._debt(now)
         owes = _up(self._reported)
         if self._local is not None:
@@ -132,7 +130,7 @@ class TokenLease:
         returned = _micro(max(0.0, self._pool - math.fsum(size for _, size in grants)))
         self._pool -= returned / MICRO
         want, need = self._shortfall()
-        self._answer.requested = want / MICRO
+        self._requested = want / MICRO
         return _micro(self.rate), _micro(self.burst), want, need, returned - owes
 
     def final_request(self) -> Figures:
@@ -148,9 +146,8 @@ class TokenLease:
         if grant:
             self._grants.append((now + self._lease_s, tokens))
         self.waiters.clear()
-        answer = self._answer
-        answer.received_s, answer.remaining, answer.rejected_cost = now, remaining / MICRO, 0.0
-        answer.fell_short = tokens < answer.requested
+        self._answered_s, self._remaining, self._rejected_cost = now, remaining / MICRO, 0.0
+        self._fell_short = tokens < self._requested
         # The debt that was not reported is kept for the next request.
         self._local_spent = max(0.0, self._debt(now) - self._reported)
         self._reported, self._local = 0.0, None
@@ -168,8 +165,8 @@ class TokenLease:
         """
         burst = max(1.0, self.burst / processes)
         holds = 1.0
-        if not math.isinf(self._answer.received_s):
-            in_store = self._answer.remaining + self.rate * (now - self._answer.received_s)
+        if not math.isinf(self._answered_s):
+            in_store = self._remaining + self.rate * (now - self._answered_s)
             holds = burst * min(1.0, in_store / self.burst)
         bucket = TokenBucket(self.nominal / processes, burst, now, self.name)
         bucket.take(burst - holds, now)
@@ -181,10 +178,20 @@ class TokenLease:
         spent, bucket = self._local_spent, self._local
         return spent if bucket is None else min(spent, bucket.burst - bucket.tokens(now))
 
+    def _ready_s(self, cost: float) -> float:
+        """Return the time from which the store may cover the tokens that the pool lacks for a cost."""
+        shortfall = cost - self._pool - self._remaining
+        if shortfall <= 0.0:
+            # Not `_answered_s`: the caller's `now` may be of just before an answer that came meanwhile.
+            fits_s = -math.inf
+        else:
+            fits_s = self._answered_s + shortfall / self.rate if self.rate else math.inf
+        return max(fits_s, self._answered_s + PAUSE_S) if self._fell_short else fits_s
+
     def _shortfall(self) -> tuple[int, int]:
         """Return the wanted and the needed tokens, in micro-tokens."""
         waiting = math.fsum(self.waiters.values())
-        first = next(iter(self.waiters.values()), self._answer.rejected_cost)
+        first = next(iter(self.waiters.values()), self._rejected_cost)
         if not first and not self._demand.exceeds(self._pool):
             return 0, 0
         prefetch = self._demand.next_prefetch(first, waiting)
@@ -221,29 +228,6 @@ class _ExpectedDemand:
         prefetch = max(self.prefetch_s * self.mean_rps, first, arriving)
         self.refill_at = REFILL_AT * prefetch
         return prefetch
-
-
-@dataclass(slots=True)
-class _StoreAnswer:
-    """The store's last answer: it tells when the store may have enough tokens again."""
-
-    requested: float = 0.0  # Tokens wanted by the request under way
-    received_s: float = -math.inf
-    remaining: float = math.inf  # Tokens left in the store
-    fell_short: bool = False  # Whether less was granted than requested
-    rejected_cost: float = 0.0  # Cost of the first rejection since then
-
-    def ready_s(self, lacking: float, rate: float) -> float:
-        """Return the time from which the store may cover the tokens that the pool lacks."""
-        shortfall = lacking - self.remaining
-        if shortfall <= 0.0:
-            # Not `received_s`: the caller's `now` may be of just before an answer that came meanwhile.
-            fits_s = -math.inf
-        elif rate:
-            fits_s = self.received_s + shortfall / rate
-        else:
-            fits_s = math.inf
-        return max(fits_s, self.received_s + PAUSE_S) if self.fell_short else fits_s
 
 
 def _micro(tokens: float) -> int:

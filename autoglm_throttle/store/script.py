@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.protocol import ScriptArguments
 
     _Connection: TypeAlias = Any
+    _Pipeline: TypeAlias = Any
 
 # Commands that the server must permit for user limits, on the keys below `REDIS_PREFIX`.
 RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set pexpire"
@@ -97,15 +98,10 @@ class LuaScript:
     async def __call__(
         self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
     ) -> Sequence[object]:
-        """Send one call, or several to a cluster, each with keys of one partition.
+        """Send one call, or several to a cluster, each with keys of one partition; return replies or errors.
 
-        Args:
-            calls: KEYS and ARGV of each.
-            wanted: whether they may still be sent: a request that was decided without the store meanwhile
-                must not be charged. It is checked once a connection is open, or the nodes are known.
-
-        Returns:
-            For each call its reply, or a `StoreErrorKind`: `TIMEOUT` if it is not wanted.
+        Once a connection is open, or the nodes are known, ``wanted`` tells whether they may still be sent: a
+        request that was decided without the store meanwhile must not be charged. Else each reads `TIMEOUT`.
         """
         if self.cluster:
             return await self._send_to_cluster(calls, wanted)
@@ -130,8 +126,7 @@ class LuaScript:
         return [kind]
 
     async def _disconnect_idle(self) -> None:
-        """Disconnect after a failover: the next call resolves the primary by name."""
-        for connection in self._idle:
+        for connection in self._idle:  # after a failover: the next call resolves the primary by name
             await connection.disconnect(nowait=True)
 
     async def ready(self, connections: int = 1) -> StoreErrorKind | None:
@@ -218,13 +213,14 @@ class LuaScript:
         return replies
 
     async def _to_node(self, client: AsyncClient, calls: Sequence[ScriptArguments]) -> list[object]:
-        from redis.exceptions import NoScriptError
-
         try:
-            replies = await _pipeline(client, "EVALSHA", self._sha, calls)
-            unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-            if unknown:  # those did not run
-                retried = await _pipeline(client, "EVAL", self._text, [calls[place] for place in unknown])
+            replies = await _fill(client.pipeline(), "EVALSHA", self._sha, calls).execute(
+                raise_on_error=False
+            )
+            unknown = _unknown(replies)
+            if unknown:
+                pipeline = _fill(client.pipeline(), "EVAL", self._text, [calls[place] for place in unknown])
+                retried = await pipeline.execute(raise_on_error=False)
                 for place, reply in zip(unknown, retried, strict=True):
                     replies[place] = reply
         except Exception as error:  # noqa: BLE001 - a client may raise anything
@@ -271,11 +267,7 @@ class SyncScript:
         return self._client is not None
 
     def call(self, keys: Sequence[str], arguments: Sequence[str | int]) -> Any:  # noqa: ANN401 - any reply
-        """Run the script once.
-
-        Raises:
-            Exception: of the client; the call may have been executed.
-        """
+        """Run the script once. After an exception of the client the call may have been executed."""
         from redis.exceptions import NoScriptError
 
         self.calls += 1
@@ -292,10 +284,8 @@ class SyncScript:
     ) -> list[Any]:
         """Run the script for each call, in one round trip; an error reply stands in its place.
 
-        A cluster gets one call after another: its pipelines ask the server for the keys of each call.
-
-        Raises:
-            Exception: of the connection; each call may have been executed.
+        A cluster gets one call after another: its pipelines ask the server for the keys of each call. After
+        an exception of the connection each call may have been executed.
         """
         if not cluster:
             return self._pipeline("EVALSHA", self._sha, calls)
@@ -310,16 +300,12 @@ class SyncScript:
         return replies
 
     def _pipeline(self, command: str, script: str, calls: Sequence[Any]) -> list[Any]:
-        from redis.exceptions import NoScriptError
-
         self.calls += 1
         self._client = self._client or self._connect()
-        pipeline = self._client.pipeline(transaction=False)
-        for keys, arguments in calls:
-            pipeline.execute_command(command, script, len(keys), *keys, *arguments)
+        pipeline = _fill(self._client.pipeline(transaction=False), command, script, calls)
         replies: list[Any] = pipeline.execute(raise_on_error=False)
-        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:  # restarted server or SCRIPT FLUSH: those have not run
+        unknown = _unknown(replies)
+        if unknown:
             again = self._pipeline("EVAL", self._text, [calls[place] for place in unknown])
             for place, reply in zip(unknown, again, strict=True):
                 replies[place] = reply
@@ -341,14 +327,18 @@ class SyncScript:
                 client.close()
 
 
-async def _pipeline(
-    client: AsyncClient, command: str, script: str, calls: Sequence[ScriptArguments]
-) -> list[object]:
-    pipeline = client.pipeline()
+def _fill(pipeline: _Pipeline, command: str, script: str, calls: Sequence[Any]) -> _Pipeline:
+    """Add calls of a script to a pipeline of either client."""
     for keys, arguments in calls:  # its own evalsha() raises in a cluster; the server accepts it
         pipeline.execute_command(command, script, len(keys), *keys, *arguments)
-    replies: list[object] = await pipeline.execute(raise_on_error=False)
-    return replies
+    return pipeline
+
+
+def _unknown(replies: Sequence[object]) -> list[int]:
+    """Return the places of calls that have not run: the server was restarted, or its scripts flushed."""
+    from redis.exceptions import NoScriptError
+
+    return [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
 
 
 def _is_unsent(error: BaseException) -> bool:

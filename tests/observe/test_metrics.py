@@ -42,7 +42,7 @@ def test_each_series_has_the_labels_of_the_table() -> None:
     how = {"clock": clock, "gpu": knowing_all(clock)}
     throttle = loaded(how, store=STORE, fleet=FleetView(4, True, 1, 0), quota=QUOTA, guards=GUARDS)
     throttle.tick()
-    recorder = SimpleNamespace(counts=SimpleNamespace(written=3, dropped=1))
+    recorder = SimpleNamespace(counts=(3, 1, ""))
     for spec, family in zip(METRICS, scraped(throttle, recorder).values(), strict=True):
         assert family.samples, spec.name
         for sample in family.samples:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.settings.groups.gpu import GpuSettings
 from autoglm_throttle.store.gpu import FORGET_S, MOST_HOSTS, STALE_LEAST_S, HostTable
-from autoglm_throttle.store.gpu_payload import PublishedSamples
+from autoglm_throttle.store.gpu_payload import Publication
 from autoglm_throttle.types import AggregateMode, GpuSample
 
 GIB = 2**30
@@ -30,8 +30,8 @@ def gpu(
     )
 
 
-def published(*rows: GpuSample, interval_s: float = 1.0) -> PublishedSamples:
-    return PublishedSamples(interval_s, rows)
+def published(*rows: GpuSample, interval_s: float = 1.0) -> Publication:
+    return interval_s, rows
 
 
 def two_hosts(now: float = 100.0) -> HostTable:

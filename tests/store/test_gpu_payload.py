@@ -57,9 +57,8 @@ def text(value: object) -> bytes:
 
 
 def test_a_row_comes_back_under_its_host() -> None:
-    published = decode(encode([card(taken_at_s=99.5)], 2.0, 100.0).encode(), "gpu-7")
-    (row,) = published.rows
-    assert published.interval_s == 2.0
+    interval_s, (row,) = decode(encode([card(taken_at_s=99.5)], 2.0, 100.0).encode(), "gpu-7")
+    assert interval_s == 2.0
     assert (row.host, row.source, row.index, row.taken_at_s) == ("gpu-7", "fleet", 0, -0.5)
     assert row.device == f"gpu-7/{card().device}"
     assert (row.utilization_pct, row.memory_used_bytes, row.health) == (97.1, 79 * GIB + 12345, "ok")
@@ -74,27 +73,27 @@ def test_a_row_comes_back_under_its_host() -> None:
 
 def test_unknown_field_stays_unknown() -> None:
     bare = GpuSample(device="MIG-1", index=3, taken_at_s=100.0, source="nvml", kind="mig", health="lost")
-    (row,) = decode(encode([bare], 1.0, 100.0).encode(), "h").rows
+    (row,) = decode(encode([bare], 1.0, 100.0).encode(), "h")[1]
     assert (row.kind, row.health) == ("mig", "lost")
     assert row.utilization_pct is row.memory_used_bytes is row.power_w is row.temperature_c is None
 
 
 def test_a_reason_to_slow_down_is_published() -> None:
     slow = card(throttle=frozenset({"sw_thermal", "hw_slowdown"}))
-    (row,) = decode(encode([slow], 1.0, 100.0).encode(), "h").rows
+    (row,) = decode(encode([slow], 1.0, 100.0).encode(), "h")[1]
     assert row.throttle == frozenset({"sw_thermal", "hw_slowdown"})
 
 
 def test_the_age_is_that_of_the_measurement() -> None:
     scraped = card(taken_at_s=99.5, age_s=12.25, period_s=30.0)
-    (row,) = decode(encode([scraped], 1.0, 100.0).encode(), "h").rows
+    (row,) = decode(encode([scraped], 1.0, 100.0).encode(), "h")[1]
     assert (row.taken_at_s, row.age_s, row.period_s) == (-12.75, 0.0, 30.0)
 
 
 def test_active_time_is_published_in_place_of_utilization() -> None:
     instance = card(kind="mig", utilization_pct=None)
-    assert decode(encode([instance], 1.0, 100.0).encode(), "h").rows[0].graphics_active_ratio == 0.971
-    assert decode(encode([card()], 1.0, 100.0).encode(), "h").rows[0].graphics_active_ratio is None
+    assert decode(encode([instance], 1.0, 100.0).encode(), "h")[1][0].graphics_active_ratio == 0.971
+    assert decode(encode([card()], 1.0, 100.0).encode(), "h")[1][0].graphics_active_ratio is None
 
 
 def test_an_engine_is_published_too() -> None:
@@ -102,7 +101,7 @@ def test_an_engine_is_published_too() -> None:
         device="fake:1#0", index=0, taken_at_s=100.0, source="fake", kind="engine", running=7, queued=3,
         kv_used_ratio=0.61234, tokens_total=10**9, preemptions_total=2,
     )  # fmt: skip
-    (row,) = decode(encode([engine], 1.0, 100.0).encode(), "h").rows
+    (row,) = decode(encode([engine], 1.0, 100.0).encode(), "h")[1]
     assert (row.kind, row.running, row.queued, row.kv_used_ratio) == ("engine", 7, 3, 0.612)
     assert (row.tokens_total, row.preemptions_total) == (10**9, 2)
 
@@ -139,8 +138,7 @@ def test_too_much_is_not_published() -> None:
 )
 def test_one_value_that_cannot_be_hides_no_host(name: str, value: float) -> None:
     given: dict[str, Any] = {name: value}
-    published = decode(encode([card(**given), card(1)], 1.0, 100.0).encode(), "h")
-    odd, sound = published.rows
+    _, (odd, sound) = decode(encode([card(**given), card(1)], 1.0, 100.0).encode(), "h")
     assert getattr(odd, name) is None
     known = {field: getattr(sound, field) for field in ("utilization_pct", "power_w", "memory_total_bytes")}
     known.pop(name, None)
@@ -199,7 +197,7 @@ def test_implausible_payload_is_ignored(payload: bytes) -> None:
 
 
 def test_the_same_with_nothing_wrong_is_read() -> None:
-    assert len(decode(text(said()), "h").rows) == 1
+    assert len(decode(text(said()), "h")[1]) == 1
 
 
 @pytest.mark.parametrize("host", ["", "h" * 256])
@@ -232,7 +230,7 @@ def test_unprintable_text_is_ignored(odd: str) -> None:
 
 @pytest.mark.parametrize("odd", UNPRINTABLE.values(), ids=UNPRINTABLE.keys())
 def test_host_is_kept_despite_odd_driver_text(odd: str) -> None:
-    (row,) = decode(encode([card(device=f"a{odd}b", name=f"c{odd}d")], 1.0, 100.0).encode(), "h").rows
+    (row,) = decode(encode([card(device=f"a{odd}b", name=f"c{odd}d")], 1.0, 100.0).encode(), "h")[1]
     assert (row.device, row.name) == ("h/a?b", "c?d")
 
 
@@ -241,7 +239,7 @@ def test_accepted_text_is_printable(device: str, name: str, host: str) -> None:
     row = [*FIRST]
     row[said()["c"].index("device")], row[said()["c"].index("name")] = device, name
     with contextlib.suppress(ValueError):
-        (read,) = decode(text(said(r=[row])), host).rows
+        (read,) = decode(text(said(r=[row])), host)[1]
         assert f"{read.device}{read.name}{read.host}".isprintable()
         assert len(read.device) <= 255 + 1 + 100
         assert len(read.name) <= 64
@@ -249,7 +247,7 @@ def test_accepted_text_is_printable(device: str, name: str, host: str) -> None:
 
 @given(st.text(min_size=1, max_size=100).filter(str.strip), st.text())
 def test_whatever_a_driver_says_is_published(device: str, name: str) -> None:
-    assert len(decode(encode([card(device=device, name=name)], 1.0, 100.0).encode(), "h").rows) == 1
+    assert len(decode(encode([card(device=device, name=name)], 1.0, 100.0).encode(), "h")[1]) == 1
 
 
 json_values = st.recursive(
