@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from autoglm_throttle.events import LOG_INTERVAL_S, LOGGER, plain
@@ -43,17 +42,6 @@ class HealthState(StrEnum):
 UP, DOWN, PROBING = HealthState
 
 
-@dataclass(frozen=True, slots=True)
-class HealthChange:
-    """A loss or recovery of the store: one log event."""
-
-    state: HealthState  # ``DOWN`` or ``UP``
-    error_kind: StoreErrorKind | None  # Cause of the loss, or the last failure before the recovery
-    at_s: float
-    # Seconds that the previous state lasted; an outage lasts from the loss to the successful probe.
-    lasted_s: float
-
-
 def _jitter_factor() -> float:
     return random.uniform(1.0 - JITTER, 1.0 + JITTER)
 
@@ -75,6 +63,8 @@ class StoreHealth:
         self._failures = failures
         self._pauses_s = pauses_s
         self._jitter = jitter
+        # Seconds that the state before lasted: an outage lasts from the loss to the successful probe.
+        self.lasted_s: float = 0.0
         self.reset(now)
 
     def reset(self, now: float) -> None:
@@ -89,12 +79,12 @@ class StoreHealth:
         # Whether no call was made since a timeout was reported by another user of the store.
         self._failure_reported = False
 
-    def record_call(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
+    def record_call(self, kind: StoreErrorKind | None, now: float) -> HealthState | None:
         """Record a call of a user with one connection: while the state is probing, the call is the probe."""
         return (self.record_probe if self.state is PROBING else self.record_result)(kind, now)
 
-    def record_result(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
-        """Record the result of a call, or a missed deadline; None: it was answered.
+    def record_result(self, kind: StoreErrorKind | None, now: float) -> HealthState | None:
+        """Record the result of a call, or a missed deadline, None: it was answered; return `DOWN` at a loss.
 
         Results of earlier calls change nothing while the store is unavailable.
         """
@@ -113,8 +103,7 @@ class StoreHealth:
     def report_failure(self, now: float) -> bool:
         """Record a timeout of another user of the same store: decide locally until a probe ends.
 
-        Returns:
-            Whether the caller should send that probe now. The report is not yet an outage: no `HealthChange`.
+        Return whether the caller should send that probe now. The report is not yet an outage.
         """
         if self.state is not UP:
             return False
@@ -134,8 +123,8 @@ class StoreHealth:
         self._probe_started_s = now
         return True
 
-    def record_probe(self, kind: StoreErrorKind | None, now: float) -> HealthChange | None:
-        """Record the result of a probe; the result of an abandoned one changes nothing."""
+    def record_probe(self, kind: StoreErrorKind | None, now: float) -> HealthState | None:
+        """Record the result of a probe that is not abandoned; return the state of a loss or a recovery."""
         if self.state is not PROBING:
             return None
         reported, self._failure_reported = self._failure_reported, False
@@ -153,10 +142,9 @@ class StoreHealth:
         self._pauses += 1
         self.next_probe_s = since_s + pause_s * self._jitter()
 
-    def _change(self, state: HealthState, now: float) -> HealthChange:
-        change = HealthChange(state, self.cause, now, now - self.since_s)
-        self.state, self.since_s = state, now
-        return change
+    def _change(self, state: HealthState, now: float) -> HealthState:
+        self.state, self.since_s, self.lasted_s = state, now, now - self.since_s
+        return state
 
 
 class OutageLog:

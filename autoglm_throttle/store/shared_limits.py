@@ -22,7 +22,7 @@ from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import LogEvent
 from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, deciding_limit
 from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
-from autoglm_throttle.store.health import HealthChange, HealthState, StoreHealth
+from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
 from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, UserLimit
 
@@ -88,7 +88,7 @@ class SharedUserLimits:
     ) -> None:
         self.store: RedisUserLimitStore = store
         self.store_health: StoreHealth = StoreHealth(settings.redis_failures, (settings.redis_probe_s,))
-        self.changes: list[HealthChange] = []  # Changes of the store's state, for the log
+        self.events: list[LogEvent] = []  # Losses and recoveries of the store, to be written without the lock
         self.probe_due: bool = False  # Whether a caller with an event loop should probe the store
         # Called under the lock when the store is lost, for other users of the same server.
         self.on_store_lost: Callable[[float], object] = lambda _: None
@@ -145,15 +145,15 @@ class SharedUserLimits:
         if self.store_health.report_failure(now):
             self.probe_due = True
 
-    def record_change(self, change: HealthChange | None) -> None:
-        """Record a change of the store's health; connections to a lost store are closed."""
-        if change is None:
+    def record_change(self, state: HealthState | None, now: float) -> None:
+        """Record a loss or a recovery of the store; connections to a lost store are closed."""
+        if state is None:
             return
-        self.changes.append(change)
-        if change.state is HealthState.DOWN:
+        self.events.append(store_changed(self.view(), self.store_health.lasted_s, self.store.last_error))
+        if state is HealthState.DOWN:
             self.store.disconnect()
-            if change.error_kind in UNREACHABLE_ERRORS:
-                self.on_store_lost(change.at_s)
+            if self.store_health.cause in UNREACHABLE_ERRORS:
+                self.on_store_lost(now)
 
     def view(self) -> StoreView:
         """Return the state of the store."""
@@ -198,16 +198,14 @@ class SharedUserLimits:
         """Write pending log events, and start a probe if one is due; without the lock."""
         probes = self.probe_due and running_loop() is not None
         waits = self.store_health.state is not HealthState.UP and self._clock() >= self._timer_until_s
-        if not (probes or self.changes or waits):
+        if not (probes or self.events or waits):
             return
         with self._lock:
             if probes:  # otherwise it stays due until a caller has an event loop
                 probes, self.probe_due = self.probe_due, False
-            changes, self.changes = self.changes, []
-            view = self.view() if changes else None
-        if view is not None:
-            for change in changes:
-                store_changed(view, change, self.store.last_error).write()
+            events, self.events = self.events, []
+        for event in events:
+            event.write()
         if waits:
             self._schedule_poll()
         if probes:
@@ -232,12 +230,14 @@ class SharedUserLimits:
         if error is None and self.store_health.cause is None:  # up, without a failure before: nothing changes
             return
         with self._lock:
-            self.record_change(self.store_health.record_result(error, self._clock()))
+            now = self._clock()
+            self.record_change(self.store_health.record_result(error, now), now)
         self.poll()
 
     def _on_probe_result(self, error: StoreErrorKind | None) -> None:
         with self._lock:
-            self.record_change(self.store_health.record_probe(error, self._clock()))
+            now = self._clock()
+            self.record_change(self.store_health.record_probe(error, now), now)
         self.poll()
 
 
@@ -328,14 +328,12 @@ def remaining_units(limits: Sequence[UserLimit], decision: Decision) -> tuple[in
     return tuple(by_window[limit.window_s] for limit in limits)
 
 
-def store_changed(view: StoreView, change: HealthChange, error: str) -> LogEvent:
-    """Build the event of a shared store of user limits that was lost or has recovered."""
-    if change.state is HealthState.UP:
-        text = f"{view.kind} answers again after {change.lasted_s:.1f} s; user limits are shared again"
-        return LogEvent(
-            "store_recovered", logging.INFO, text, {"store": view.kind, "down_s": change.lasted_s}
-        )
-    error_kind = str(change.error_kind)
+def store_changed(view: StoreView, lasted_s: float, error: str) -> LogEvent:
+    """Build the event of a shared store that was lost or has recovered; the state before lasted so long."""
+    if view.state is HealthState.UP:
+        text = f"{view.kind} answers again after {lasted_s:.1f} s; user limits are shared again"
+        return LogEvent("store_recovered", logging.INFO, text, {"store": view.kind, "down_s": lasted_s})
+    error_kind = str(view.cause)
     because = f" ({error})" if error else ""
     meanwhile = _MEANWHILE[view.on_error].format(share=f"1/{view.processes}")
     keys: dict[str, object] = {"store": view.kind, "reason": error_kind, "on_error": view.on_error.value}

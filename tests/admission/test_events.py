@@ -12,7 +12,7 @@ import pytest
 from autoglm_throttle import events
 from autoglm_throttle.events import FAULTS, MAX_DEVICE_EVENTS, LogEvent, control_events
 from autoglm_throttle.settings import Problem
-from autoglm_throttle.store.health import HealthChange, HealthState
+from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind, StoreStats
 from autoglm_throttle.store.shared_limits import StoreView, store_changed
 from autoglm_throttle.types import (
@@ -394,16 +394,15 @@ def store(on_error: StoreFailureMode, processes: int = 4) -> StoreView:
     ],
 )
 def test_store_lost_event_warns_and_names_the_fallback(on_error: StoreFailureMode, meanwhile: str) -> None:
-    line = store_changed(
-        store(on_error), HealthChange(HealthState.DOWN, StoreErrorKind.TIMEOUT, 9.0, 3.0), "too slow"
-    )
+    line = store_changed(store(on_error), 3.0, "too slow")
     assert (line.event, line.level) == ("store_lost", logging.WARNING)
     assert line.text == f"redis is unavailable: timeout (too slow); {meanwhile}"
     assert line.keys == {"store": "redis", "reason": "timeout", "on_error": on_error.value}
 
 
 def test_store_recovered_event_has_the_outage_duration() -> None:
-    line = store_changed(store(StoreFailureMode.LOCAL), HealthChange(HealthState.UP, None, 9.0, 3.25), "")
+    view = dataclasses.replace(store(StoreFailureMode.LOCAL), state=HealthState.UP, cause=None)
+    line = store_changed(view, 3.25, "")
     assert (line.event, line.level) == ("store_recovered", logging.INFO)
     assert line.text == "redis answers again after 3.2 s; user limits are shared again"
     assert line.keys == {"store": "redis", "down_s": 3.25}

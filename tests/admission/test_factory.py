@@ -208,7 +208,8 @@ class TestSharedStore:
         windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
         states = []
         for _ in range(7):
-            windows.record_change(windows.store_health.record_result(StoreErrorKind.TIMEOUT, NOW_S))
+            lost = windows.store_health.record_result(StoreErrorKind.TIMEOUT, NOW_S)
+            windows.record_change(lost, NOW_S)
             states.append(windows.store_health.state)
         assert states == [HealthState.UP] * 6 + [HealthState.DOWN]
         assert 2.0 <= windows.store_health.next_probe_s - NOW_S <= 3.0

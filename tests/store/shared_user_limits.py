@@ -65,10 +65,10 @@ class Shared:
         return self.windows.probe_due
 
     def end_call(self, error: StoreErrorKind | None, now: float) -> None:
-        self.windows.record_change(self.windows.store_health.record_result(error, now))
+        self.windows.record_change(self.windows.store_health.record_result(error, now), now)
 
     def end_probe(self, error: StoreErrorKind | None, now: float) -> None:
-        self.windows.record_change(self.windows.store_health.record_probe(error, now))
+        self.windows.record_change(self.windows.store_health.record_probe(error, now), now)
 
     def lose(self, now: float) -> None:
         self.end_call(StoreErrorKind.UNREACHABLE, now)

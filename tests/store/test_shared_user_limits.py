@@ -162,7 +162,7 @@ def test_outage_sends_no_checks_and_one_probe() -> None:
     shared.end_probe(None, 1.2)
     assert shared.windows.store_health.state is HealthState.UP
     assert isinstance(shared.windows.hit(ALICE, 1.2), PendingCheck)
-    assert [change.state for change in shared.windows.changes] == [HealthState.DOWN, HealthState.UP]
+    assert [event.event for event in shared.windows.events] == ["store_lost", "store_recovered"]
 
 
 def test_store_reported_silent_waits_for_probe() -> None:
@@ -174,7 +174,7 @@ def test_store_reported_silent_waits_for_probe() -> None:
     shared.windows.report_failure(1.01)
     assert not shared.probe_due()
     shared.end_probe(None, 1.02)
-    assert shared.windows.changes == []
+    assert shared.windows.events == []
     assert isinstance(shared.windows.hit(ALICE, 1.03), PendingCheck)
 
 

@@ -306,7 +306,7 @@ class FleetState:
             if change is None:
                 return False
             # A log handler has a lock of its own: it must not be taken inside this one.
-            if change.state is HealthState.UP:
+            if change is HealthState.UP:
                 self.lock.pending.append(partial(self._outage.record_recovery, now))
                 return True
             effect = f"each process uses its own breaker state ({reason})"
