@@ -110,15 +110,24 @@ class Aggregator:
             self._builders[name].update(rows, now, interval_s)
         return self._view(now)
 
-    def _view(self, now: float) -> GpuView:
+    def _devices(self, now: float) -> list[FieldReport]:
+        """Merge the reports of all sources, and sort the devices: engines come last."""
         reports: dict[Identity, list[FieldReport]] = {}
         for builder in self._builders.values():
             for one in builder.reports.values():
                 reports.setdefault(one.identity, []).append(one)
-        known = [merge(alike, now) for alike in reports.values()]
+        return sorted(
+            (merge(alike, now) for alike in reports.values()),
+            key=lambda one: (one.row.kind == "engine", one.row.host, one.row.index, one.row.device),
+        )
+
+    def _view(self, now: float) -> GpuView:
+        known = self._devices(now)
         gpus = [one for one in known if one.row.kind != "engine"]
         engines = [one for one in known if one.row.kind == "engine" and not one.is_lost]
-        weights = _weights(gpus)
+        weights: Mapping[Identity, float] = {gpu.identity: gpu.total_bytes for gpu in gpus if gpu.total_bytes}
+        if len(weights) < len(gpus):  # one unknown total makes memory weights incomparable
+            weights = {gpu.identity: 1.0 for gpu in gpus}
         usable = [gpu for gpu in gpus if not gpu.is_lost]
         current = [gpu for gpu in usable if now <= gpu.believed_until_s]
         # Stale and lost devices still date the view, or its age would look like that of a fresh one.
@@ -127,6 +136,9 @@ class Aggregator:
         # Never goes back: an engine that vanishes must not make the newest measurement older.
         self._engines_at_s = max([self._engines_at_s, *(one.measured_s for one in engines)])
         engines_at_s = None if self._engines_at_s == -math.inf else self._engines_at_s
+        memory_ratio = _highest(
+            ratio(gpu.row.memory_used_bytes, gpu.row.memory_total_bytes) for gpu in current
+        )
         mode, whole = self._settings.gpu_aggregate, fsum(weights.values())
         no_gpu_s = now if engines_at_s is None else engines_at_s
         fills = [(row.kv_used_ratio, 1.0) for row in reporting if row.kv_used_ratio is not None]
@@ -135,10 +147,10 @@ class Aggregator:
             utilization_pct=_utilization(mode, current, weights),
             utilization_max_pct=_utilization(AggregateMode.MAX, current, weights),
             utilization_mean_pct=_utilization(AggregateMode.MEAN, current, weights),
-            memory_ratio=_highest(_memory_ratio(gpu.row) for gpu in current),
+            memory_ratio=None if memory_ratio is None else min(memory_ratio, 1.0),
             power_ratio=_highest(ratio(power_w(gpu.row), gpu.row.power_limit_w) for gpu in current),
             capacity=fsum(weights[gpu.identity] for gpu in usable) / whole if gpus else 1.0,
-            devices=tuple(sorted((one.row for one in known), key=_sort_key)),
+            devices=tuple(one.row for one in known),
             kv_used_ratio=_mean(mode, fills),
             queued=_sum(row.queued for row in reporting),
             running=_sum(row.running for row in reporting),
@@ -148,13 +160,6 @@ class Aggregator:
             period_s=_highest(gpu.row.period_s for gpu in shown),
             weights={(gpu.row.host, gpu.row.device): weights[gpu.identity] / whole for gpu in gpus},
         )
-
-
-def _weights(gpus: Sequence[FieldReport]) -> Mapping[Identity, float]:
-    """Memory totals as weights; 1 for all if a known device never reported its total."""
-    totals = {gpu.identity: gpu.total_bytes for gpu in gpus if gpu.total_bytes}
-    # One unknown total makes memory weights incomparable.
-    return totals if len(totals) == len(gpus) else dict.fromkeys((gpu.identity for gpu in gpus), 1.0)
 
 
 def _utilization(
@@ -179,12 +184,6 @@ def _mean(mode: AggregateMode, values: Sequence[tuple[float, float]]) -> float |
     return min(mean, highest)  # rounding must not lift 100 % above itself
 
 
-def _memory_ratio(row: GpuSample) -> float | None:
-    """Memory in use over the total, at most 1."""
-    used = ratio(row.memory_used_bytes, row.memory_total_bytes)
-    return None if used is None else min(used, 1.0)
-
-
 def _sum(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
@@ -192,7 +191,3 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 def _highest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
-
-
-def _sort_key(row: GpuSample) -> tuple[bool, str, int, str]:
-    return row.kind == "engine", row.host, row.index, row.device

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from autoglm_throttle.gpu.sanity import RANGES, changed, lost
 from autoglm_throttle.types import DeviceKey, GpuSample
@@ -137,7 +137,8 @@ class SampleBuilder:
         # The same measurement again keeps its time and rates; a rate over a gap of 0 would be noise.
         if before is not None and abs(gap_s) < SAME_S:
             measured_s = before.measured_s
-            row = changed(row, _unchanged_fields(before.row, row))
+            kept = [name for name in RATES if getattr(row, name) is None] if row.health != "lost" else []
+            row = changed(row, {name: getattr(before.row, name) for name in ("taken_at_s", "age_s", *kept)})
         elif row.health != "lost" and (derived := rates(None if before is None else before.row, row, gap_s)):
             row = changed(row, derived)
         intervals_s = BELIEVED_INTERVALS * (self._interval_s or 0.0)
@@ -172,11 +173,3 @@ def _newest(rows: Iterable[GpuSample]) -> dict[DeviceKey, GpuSample]:
         if known is None or row.taken_at_s - row.age_s > known.taken_at_s - known.age_s:
             newest[key] = row
     return newest
-
-
-def _unchanged_fields(before: GpuSample, row: GpuSample) -> dict[str, Any]:
-    """Return the fields that stay for a repeated measurement: its time, and the rates computed from it."""
-    times = {"taken_at_s": before.taken_at_s, "age_s": before.age_s}
-    if row.health == "lost":
-        return times
-    return times | {name: getattr(before, name) for name in RATES if getattr(row, name) is None}
