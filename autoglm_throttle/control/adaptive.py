@@ -90,11 +90,12 @@ class AdaptiveController:
         self._tier = 1.0
         self._cause = ControlCause.CALM
         self._occupancy = 0.0
-        self._control_state = self._publish(now, since_s=now)
+        self._factor, self._since_s = 1.0, now
+        self.control_state(now)
 
     def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Strike, cut, hold or release, once for each new sample."""
-        self._overload.confirmed, self._occupancy = report.confirmed, occupancy(report)
+        self._overload.confirmed = report.confirmed
         self._budget.divide(report.processes)
         self._table.observe(view, report, stats, now)
         sample = self._table.sample
@@ -108,13 +109,41 @@ class AdaptiveController:
             self._overload.is_pending = self._overload.is_pending or report.confirmed
             if self._acts:
                 self._hold(report.service_rps, now)
-        return self._publish(now)
+        return self.control_state(now, report)
 
     def control_state(self, now: float, report: LimiterReport | None = None) -> ControlState:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
         if report is not None:
             self._occupancy = occupancy(report)
-        return self._publish(now)
+        tracker, table_state = self.tracker, self._table.control_state(now)
+        state, share = tracker.state(now), tracker.admitted_share(now)
+        acts = self._acts and state in {TelemetryState.FRESH, TelemetryState.LATE} and share == 1.0
+        budget_rps = self._budget.rps if acts else None
+        factor = share if budget_rps is None else budget_rps / self._budget.nominal_rps
+        valid_until_s = tracker.valid_until(state, now)
+        may_rise_at_s = 0.0 if factor else tracker.readmits_at(now)
+        if factor != self._factor:
+            self._factor, self._since_s = factor, now
+        # The load of the GPU counts alone only if the limiter confirms it.
+        load = tracker.load(state)
+        if load is None or not self._overload.confirmed:
+            load = self._occupancy if load is None else min(load, self._occupancy)
+        return ControlState(
+            factor=factor,
+            tier=self._tier if acts else 1.0,
+            load=load,
+            since_s=self._since_s,
+            cause=tracker.cause(state, share, self._cause),
+            telemetry=state,
+            valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
+            may_rise_at_s=may_rise_at_s,
+            ceilings=self._budget.ceilings if acts else (share, share, share),
+            budget_rps=budget_rps,
+            table_factor=table_state.factor,
+            armed=acts,
+            signal=tracker.signal,
+            term=tracker.term,
+        )
 
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
         settings, tracker, overload = self._settings, self.tracker, self._overload
@@ -140,41 +169,6 @@ class AdaptiveController:
         # Until a request has ended the service rate is unknown: assume 1 per second.
         floor_rps = self._settings.adaptive_headroom * (service_rps or 1.0)
         self._budget.raise_to(floor_rps, self.tracker.capacity(now))
-
-    def _publish(self, now: float, since_s: float | None = None) -> ControlState:
-        tracker, table_state = self.tracker, self._table.control_state(now)
-        state, share = tracker.state(now), tracker.admitted_share(now)
-        acts = self._acts and state in {TelemetryState.FRESH, TelemetryState.LATE} and share == 1.0
-        budget_rps = self._budget.rps if acts else None
-        factor = share if budget_rps is None else budget_rps / self._budget.nominal_rps
-        valid_until_s = tracker.valid_until(state, now)
-        may_rise_at_s = 0.0 if factor else tracker.readmits_at(now)
-        if since_s is None:
-            since_s = self._control_state.since_s if self._control_state.factor == factor else now
-        self._control_state = ControlState(
-            factor=factor,
-            tier=self._tier if acts else 1.0,
-            load=self._load(state),
-            since_s=since_s,
-            cause=tracker.cause(state, share, self._cause),
-            telemetry=state,
-            valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
-            may_rise_at_s=may_rise_at_s,
-            ceilings=self._budget.ceilings if acts else (share, share, share),
-            budget_rps=budget_rps,
-            table_factor=table_state.factor,
-            armed=acts,
-            signal=tracker.signal,
-            term=tracker.term,
-        )
-        return self._control_state
-
-    def _load(self, state: TelemetryState) -> float:
-        """Load of the GPU if the limiter confirms it, else the lesser of GPU load and occupancy."""
-        gpu_load = self.tracker.load(state)
-        if gpu_load is None:
-            return self._occupancy
-        return gpu_load if self._overload.confirmed else min(gpu_load, self._occupancy)
 
 
 # All policies: each decides, from every view of the GPUs, the share of the nominal rates to refill.

@@ -59,7 +59,8 @@ class TierController:
         self._tier = 0.0 if gpu.gpu_unknown is MissingTelemetryMode.CLOSED else 1.0
         self._cause = ControlCause.CALM
         self._cap = _VerdictCap(settings.tier_recovery_step)
-        self._control_state = self._publish(now, since_s=now)
+        self._factor, self._since_s = 1.0, now
+        self.control_state(now)
 
     def observe(self, view: GpuView, _report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Apply the table to a new view; the limiter's report is ignored."""
@@ -72,11 +73,35 @@ class TierController:
                 self._strikes = self._calm = 0
             self._step(pct, now)
             self._cap.follow(self.tracker.effect)
-        return self._publish(now)
+        return self.control_state(now)
 
     def control_state(self, now: float, _report: LimiterReport | None = None) -> ControlState:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
-        return self._publish(now)
+        tracker = self.tracker
+        expects = tracker.expects_source
+        state, capacity = tracker.state(now), tracker.capacity(now)
+        remaining_share = tracker.drifted_factor(min(self._tier, self._cap.factor), now)
+        factor = capacity * remaining_share if expects else 1.0
+        capped = self._cap.cause if self._cap.factor < self._tier else None
+        may_rise_at_s = 0.0 if factor else self._may_rise_at(capacity, remaining_share, now)
+        valid_until_s = tracker.valid_until(state, now)
+        if factor != self._factor:
+            self._factor, self._since_s = factor, now
+        return ControlState(
+            factor=factor,
+            tier=self._tier if expects else 1.0,
+            load=tracker.load(state),
+            since_s=self._since_s,
+            cause=tracker.cause(state, capacity, capped or self._cause),
+            telemetry=state,
+            valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
+            may_rise_at_s=may_rise_at_s,
+            ceilings=(factor, factor, factor),
+            table_factor=factor,
+            armed=expects,
+            signal=tracker.signal,
+            term=tracker.term,
+        )
 
     def _step(self, signal_pct: float, now: float) -> None:
         settings = self._settings
@@ -93,12 +118,10 @@ class TierController:
                 self._cause = ControlCause.RELEASED
         else:
             self._calm = 0
-            self._cause = self._resting(want)
-
-    def _resting(self, want: float) -> ControlCause:
-        if self._tier == 1.0:
-            return ControlCause.STRIKE if self._strikes else ControlCause.CALM
-        return ControlCause.TIER if want == self._tier else ControlCause.HELD
+            if self._tier == 1.0:
+                self._cause = ControlCause.STRIKE if self._strikes else ControlCause.CALM
+            else:
+                self._cause = ControlCause.TIER if want == self._tier else ControlCause.HELD
 
     def _may_rise_at(self, capacity: float, remaining_share: float, now: float) -> float:
         """Time of the first sample that could raise a factor of 0, held by a loss, a stall or the table."""
@@ -109,34 +132,6 @@ class TierController:
         if self._tier and not self._cap.factor:
             return max(back_s, tracker.sampled_at(self._cap.samples_to_rise, now))
         return max(back_s, tracker.release_at(self._settings.tier_release_samples, self._calm, now))
-
-    def _publish(self, now: float, since_s: float | None = None) -> ControlState:
-        tracker = self.tracker
-        expects = tracker.expects_source
-        state, capacity = tracker.state(now), tracker.capacity(now)
-        remaining_share = tracker.drifted_factor(min(self._tier, self._cap.factor), now)
-        factor = capacity * remaining_share if expects else 1.0
-        capped = self._cap.cause if self._cap.factor < self._tier else None
-        may_rise_at_s = 0.0 if factor else self._may_rise_at(capacity, remaining_share, now)
-        valid_until_s = tracker.valid_until(state, now)
-        if since_s is None:
-            since_s = self._control_state.since_s if self._control_state.factor == factor else now
-        self._control_state = ControlState(
-            factor=factor,
-            tier=self._tier if expects else 1.0,
-            load=tracker.load(state),
-            since_s=since_s,
-            cause=tracker.cause(state, capacity, capped or self._cause),
-            telemetry=state,
-            valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
-            may_rise_at_s=may_rise_at_s,
-            ceilings=(factor, factor, factor),
-            table_factor=factor,
-            armed=expects,
-            signal=tracker.signal,
-            term=tracker.term,
-        )
-        return self._control_state
 
 
 class NominalController:
