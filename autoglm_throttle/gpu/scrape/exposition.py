@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 _LINE: Final = re.compile(  # Name, labels, value, time, exemplar. Possessive, so that no text makes it slow.
-    r"([a-zA-Z_:][a-zA-Z0-9_:]*)?"
+    r"([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r'(?:[ \t]*\{((?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+)\}[ \t]*|[ \t]+)'
     r"([^ \t#]+)"
     r"(?:[ \t]+([0-9eE+.-]+))?"
@@ -20,14 +20,9 @@ _LINE: Final = re.compile(  # Name, labels, value, time, exemplar. Possessive, s
     re.DOTALL,
 )
 
-# Name, which may stand in quotes, and value. A value alone is the name of the series, as Prometheus 3 writes
-# a name with unusual characters.
 _LABEL: Final = re.compile(
-    r'[ \t]*(?:([a-zA-Z_:][a-zA-Z0-9_:]*|"(?:[^"\\]++|\\.)*+")[ \t]*=[ \t]*)?'
-    r'"((?:[^"\\]++|\\.)*+)"[ \t]*(?:,|\Z)',
-    re.DOTALL,
+    r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*=[ \t]*"((?:[^"\\]++|\\.)*+)"[ \t]*(?:,|\Z)', re.DOTALL
 )
-
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _UNESCAPED: Final = {"n": "\n", '"': '"', "\\": "\\"}
 # Maximum lines of a text. An engine has five thousand; the 2 million of 8 MiB would take 4 s and 360 MB.
@@ -60,7 +55,7 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
         _strip_eof(lines, last)
     elif last:
         raise MalformedExpositionError("it ends in the middle of a line")
-    label_cache: dict[str, tuple[str, Mapping[str, str]]] = {}
+    label_cache: dict[str, Mapping[str, str]] = {}
     series = []
     for number, line in enumerate(lines, 1):
         bare = line.strip(" \t")
@@ -82,38 +77,30 @@ def _strip_eof(lines: list[str], last: str) -> None:
         raise MalformedExpositionError(f"it does not end with {_EOF}")
 
 
-def _series(line: str, label_cache: dict[str, tuple[str, Mapping[str, str]]], *, openmetrics: bool) -> Series:
+def _series(line: str, label_cache: dict[str, Mapping[str, str]], *, openmetrics: bool) -> Series:
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError
     name, body, value, time, exemplar = match.groups()
+    if exemplar and not openmetrics:
+        raise ValueError
     # Parse equal label sets once: an exporter repeats them on every metric of a device.
     body = body or ""
-    name_in_labels, labels = label_cache.get(body) or label_cache.setdefault(body, _labels(body))
-    # Exactly one name: before the braces, or quoted inside them. Exemplars exist in OpenMetrics only.
-    if bool(name) == bool(name_in_labels) or (exemplar and not openmetrics):
-        raise ValueError
+    labels = label_cache.get(body) or label_cache.setdefault(body, _labels(body))
     at_s = None if time is None else _number(time) if openmetrics else int(time) / 1000.0
-    return Series(name or name_in_labels, labels, _number(value), at_s)
+    return Series(name, labels, _number(value), at_s)
 
 
-def _labels(body: str) -> tuple[str, Mapping[str, str]]:
-    """Parse labels; return the name that stands among them, usually empty, and the labels."""
+def _labels(body: str) -> Mapping[str, str]:
     body = body.strip(" \t")
-    name, labels, at = "", dict[str, str](), 0
+    labels, at = dict[str, str](), 0
     while at < len(body):
         match = _LABEL.match(body, at)
-        if match is None:
+        if match is None or match[1] in labels:
             raise ValueError
-        key, value = match.group(1), _unescaped(match.group(2))
-        if key is None and not name and at == 0:
-            name = value
-        elif key is None or (key := _unescaped(key[1:-1]) if key[0] == '"' else key) in labels:
-            raise ValueError
-        else:
-            labels[key] = value
+        labels[match[1]] = _unescaped(match[2])
         at = match.end()
-    return name, labels
+    return labels
 
 
 def _unescaped(text: str) -> str:
