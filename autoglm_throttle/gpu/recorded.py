@@ -137,10 +137,10 @@ def parse(text: str, *, jsonl: bool) -> Recording:
     times: list[float | None] = []
     lines: list[RecordedRow] = []
     for number, cells in (_json_rows if jsonl else _csv_rows)(text, faults):
-        where = f"line {number}: "
-        times.append(_cell(cells, "t_s", _seconds, where, faults))
-        event = _cell(cells, "event", _event, where, faults) or ("", 0.0)
-        lines.append((_values(cells, where, faults), *event))
+        values = _values(cells, f"line {number}: ", faults)
+        times.append(values.pop("t_s", None))
+        event, hang_s = values.pop("event", ("", 0.0))
+        lines.append((values, event, hang_s))
     faults = faults or _order_faults(times, lines)
     if faults:
         more = f" and {len(faults) - _FAULTS_SHOWN} more" if len(faults) > _FAULTS_SHOWN else ""
@@ -153,7 +153,7 @@ def parse(text: str, *, jsonl: bool) -> Recording:
 
 def row(cells: Mapping[str, Cell]) -> dict[str, Cell]:
     """Check one row given in code; raise ``ProviderMisconfigured`` that lists all its faults."""
-    faults = [_unknown(name) for name in cells if name not in _READ]
+    faults = [_unknown(name) for name in cells if name not in _CONVERTERS or name in _OF_A_FILE]
     values = _values(cells, "", faults)
     if faults:
         raise ProviderMisconfigured("; ".join(faults))
@@ -195,21 +195,17 @@ def _csv_rows(text: str, faults: list[str]) -> Iterator[tuple[int, Mapping[str, 
 
 
 def _values(cells: Mapping[str, Cell], where: str, faults: list[str]) -> dict[str, Cell]:
-    read = {name: _cell(cells, name, convert, where, faults) for name, convert in _READ.items()}
-    return {name: value for name, value in read.items() if value is not None}
-
-
-def _cell(
-    cells: Mapping[str, Cell], name: str, convert: Callable[[Cell], Cell], where: str, faults: list[str]
-) -> Cell:
-    value = cells.get(name)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    try:
-        return convert(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        faults.append(f"{where}{name}: {value!r:.80} {error}")
-        return None
+    """Convert the cells of known columns that are not empty."""
+    values: dict[str, Cell] = {}
+    for name, convert in _CONVERTERS.items():
+        value = cells.get(name)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            continue
+        try:
+            values[name] = convert(value)
+        except (ValueError, TypeError, OverflowError) as error:
+            faults.append(f"{where}{name}: {value!r:.80} {error}")
+    return values
 
 
 def _number(value: Cell) -> float:
@@ -278,12 +274,13 @@ _SPECIAL: Final[dict[str, Callable[[Cell], Cell]]] = {
     "health": partial(_one_of, ("ok", "degraded", "lost")),
     "throttle": _throttle,
 }
-_READ: Final = {
+_OF_A_FILE: Final = {"t_s": _seconds, "event": _event}
+_CONVERTERS: Final = {
     field.name: _SPECIAL.get(field.name, _whole if field.type == "int | None" else _number)
     for field in fields(GpuSample)
     if field.name not in GIVEN
-}
-COLUMNS: Final = (*_READ, "t_s", "event")
+} | _OF_A_FILE
+COLUMNS: Final = tuple(_CONVERTERS)
 
 
 def _unknown(name: str) -> str:
