@@ -18,7 +18,7 @@ class Device:
         for _ in range(seconds):
             self.now += 1.0
             self.at_work.learn(
-                value, self.now, active=active, has_in_flight=waited_for, progressed_s=self.moved_s
+                value, self.now, active=active, in_flight=waited_for, progressed_s=self.moved_s
             )
 
     moved_s: float | None = None

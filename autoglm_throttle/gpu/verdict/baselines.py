@@ -79,14 +79,11 @@ class PowerBaseline:
             self.busy_w = high
 
     def share(self, power_w: float, limit_w: float, at_s: float) -> float:
-        """Return the power between idle and busy, 0..1, after ten minutes; else as a share of the limit.
-
-        The share of the limit stays where the two lie within 15 % of it.
-        """
-        idle_w, busy_w = self.idle_w, self.busy_w
-        if idle_w is None or busy_w is None or self._since_s is None:
+        """Return the power between idle and busy, 0..1; as a share of the limit until the two are known."""
+        idle_w, busy_w, since_s = self.idle_w, self.busy_w, self._since_s
+        if idle_w is None or busy_w is None or since_s is None or at_s - since_s < LEARN_S:
             return power_w / limit_w
-        if at_s - self._since_s < LEARN_S or busy_w - idle_w <= MIN_SPREAD * limit_w:
+        if busy_w - idle_w <= MIN_SPREAD * limit_w:
             return power_w / limit_w
         return min(1.0, max(0.0, (power_w - idle_w) / (busy_w - idle_w)))
 
@@ -117,9 +114,9 @@ class ClockBaseline:
 
     def learn(self, row: GpuSample, at_s: float, *, busy: bool) -> None:
         """Add a sample, measured at ``at_s``; ``busy`` is by its utilization."""
-        lowered = self._is_lowered(row)
-        counts = row.sm_clock_mhz is not None and busy and row.throttle == _CAPPED and not lowered
-        mean = self._window.add(row.sm_clock_mhz or 0.0, at_s, counts=counts)
+        lowered, clock_mhz = self._is_lowered(row), row.sm_clock_mhz
+        counts = clock_mhz is not None and busy and row.throttle == _CAPPED and not lowered
+        mean = self._window.add(clock_mhz or 0.0, at_s, counts=counts)
         if mean is not None:
             self._windows += 1
             self._best_mhz = max(self._best_mhz, mean)
@@ -169,35 +166,21 @@ class WorkBaseline:
         self._passed_s = 0.0
 
     def learn(
-        self,
-        value: float | None,
-        at_s: float,
-        *,
-        active: bool,
-        has_in_flight: bool,
-        progressed_s: float | None,
+        self, value: float | None, at_s: float, *, active: bool, in_flight: bool, progressed_s: float | None
     ) -> None:
-        """Add a sample of the signal, while the device is ``active``.
-
-        A half-utilized device draws less than a full one: the average errs towards calling nothing a hang.
-        """
+        """Add a sample of the signal, while the device is ``active``."""
         # The first sample has no gap: it only dates the next one.
         passed_s = 0.0 if self._at_s is None else min(at_s - self._at_s, MAX_SECONDS_PER_GAP)
         self._at_s = at_s
+        # A half-utilized device draws less than a full one: the average errs towards calling nothing a hang.
         if active and value is not None and passed_s > 0.0:
             self._sum += value * passed_s
             self._passed_s += passed_s
-        if progressed_s != self._progressed_s:
-            self._progressed_s = progressed_s
-            self._fold()
-        elif not has_in_flight:
-            self._sum = self._passed_s = 0.0
-
-    def _fold(self) -> None:
-        """Move the held seconds into the average."""
-        if self._passed_s > 0.0:
+        progressed, self._progressed_s = progressed_s != self._progressed_s, progressed_s
+        if progressed and self._passed_s > 0.0:
             observed = self._sum / self._passed_s
             # 1 - exp(-t/T): independent of the sampling interval; expm1 keeps small t exact.
             weight = -math.expm1(-min(self._passed_s, MAX_SECONDS_PER_GAP) / TIME_CONSTANT_S)
             self.mean = observed if self.mean is None else self.mean + (observed - self.mean) * weight
-        self._sum = self._passed_s = 0.0
+        if progressed or not in_flight:
+            self._sum = self._passed_s = 0.0

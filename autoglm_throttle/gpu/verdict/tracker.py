@@ -212,7 +212,7 @@ class _DeviceHistory:
             power_share = self._power.share(drawn_w, row.power_limit_w, at_s)
         in_flight, progressed_s = common.in_flight > 0, throughput.progressed_s
         for baseline, value in ((self._work_w, drawn_w), (self._work_sm, row.sm_active_ratio)):
-            baseline.learn(value, at_s, active=active, has_in_flight=in_flight, progressed_s=progressed_s)
+            baseline.learn(value, at_s, active=active, in_flight=in_flight, progressed_s=progressed_s)
         has_baseline = self._work_w.mean is not None or self._work_sm.mean is not None
         # Seconds without progress that make a stall of this service on this device.
         first_s = 0.0 if has_baseline else self._first_s
