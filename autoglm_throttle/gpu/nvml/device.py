@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from autoglm_throttle.gpu.nvml.calls import Binding, CallResult, Handle, NvmlCalls, NvmlError
+from autoglm_throttle.gpu.nvml.calls import Binding, CallResult, Handle, NvmlCalls
 from autoglm_throttle.gpu.nvml.fields import FieldReader, field_specs
 from autoglm_throttle.gpu.nvml.gpm import DEVICE_METRICS, MIG_METRICS, GpmReader
 from autoglm_throttle.gpu.nvml.visible import DeviceInfo, find_handles
@@ -39,10 +39,10 @@ class NvmlDevice:
         self._info = info
         self._clock = clock
         self._lost = "" if info.error is None else str(info.error)  # Why the device is out of use, if it is
-        self._calls = NvmlCalls(nvml, info.uuid)
-        self._fields = FieldReader(self._calls, field_specs(driver, whole=whole))
-        self._gpm = GpmReader(
-            self._calls,
+        self.calls: NvmlCalls = NvmlCalls(nvml, info.uuid)
+        self._fields = FieldReader(self.calls, field_specs(driver, whole=whole))
+        self.gpm: GpmReader = GpmReader(
+            self.calls,
             DEVICE_METRICS if whole else MIG_METRICS,
             support=lambda: nvml.nvmlGpmQueryDeviceSupport(self._info.parent),
             fill_sample=self._sample,
@@ -50,32 +50,23 @@ class NvmlDevice:
         self._constants: dict[str, Any] = {}  # Properties of the product, by the call that read them
         self._retry_due_s = 0.0
 
-    @property
-    def error(self) -> NvmlError:
-        """The last call's error in this reading that was neither lasting nor fatal."""
-        return self._calls.error
-
     def read(self, *, brief: bool = False) -> GpuSample:
         """Read all fields of the device; ``brief`` leaves out slow ones not needed for the load: GPM, links.
 
         A lost device gives a row without numbers, and a driver call once a minute.
         """
-        self._calls.error = None
-        self._calls.transient.clear()
+        self.calls.error = None
+        self.calls.transient.clear()
         try:
             if not self._lost or self._rediscover():
                 values = self._measure(brief=brief)
-                return self._row("degraded" if self.error else "ok", self._calls.notes, values)
+                return self._row("degraded" if self.calls.error else "ok", self.calls.notes, values)
         except self._nvml.NVMLError as error:
             if not self._lost:
                 self._lost = str(error)
                 self._retry_due_s = self._clock() + LOST_RETRY_S
                 _log.error("GPU telemetry: %s is lost: %s", self.identity.device, error)
         return self._row("lost", (self._lost,), {})
-
-    def close(self) -> None:
-        """Free the driver's resources of this device."""
-        self._gpm.close()
 
     def _row(self, health: Health, notes: tuple[str, ...], values: dict[str, Any]) -> GpuSample:
         own = {"taken_at_s": self._clock(), "health": health, "notes": notes}
@@ -87,12 +78,12 @@ class NvmlDevice:
         if now < self._retry_due_s:
             return False
         self._retry_due_s = now + LOST_RETRY_S
-        handles = self._calls.run("look-up", lambda: find_handles(self._nvml, self._info))
+        handles = self.calls.run("look-up", lambda: find_handles(self._nvml, self._info))
         if handles is None:
             return False
         self._info = replace(self._info, handle=handles[0], parent=handles[1])
         self._lost = ""
-        self._gpm.restart()
+        self.gpm.restart()
         _log.warning("GPU telemetry: %s is back", self.identity.device)
         return True
 
@@ -102,41 +93,41 @@ class NvmlDevice:
         if self.identity.kind == "gpu":
             values |= self._utilization() | self._power(fields.pop("power_mw", None))
         else:
-            self._calls.transient.append("utilization and power are not reported per MIG instance")
+            self.calls.transient.append("utilization and power are not reported per MIG instance")
         values |= fields
         if brief:
-            self._calls.transient.append("partial: reading took too long, GPM and the links are left out")
+            self.calls.transient.append("partial: reading took too long, GPM and the links are left out")
         else:
-            values |= self._gpm.read(self._clock())
+            values |= self.gpm.read(self._clock())
         return values
 
     def _utilization(self) -> dict[str, Any]:
-        rates = self._calls.call("nvmlDeviceGetUtilizationRates", self._info.handle)
+        rates = self.calls.call("nvmlDeviceGetUtilizationRates", self._info.handle)
         return {} if rates is None else {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
 
     def _memory(self) -> dict[str, Any]:
         # By the second version of the call: the first counts reserved memory as used.
-        memory = self._calls.run(
+        memory = self.calls.run(
             "nvmlDeviceGetMemoryInfo_v2",
             lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._info.handle, version=self._nvml.nvmlMemory_v2),
         )
         # Only if unsupported: after a transient error the older call would mix two definitions of "used".
-        if memory is None and self._calls.is_unsupported("nvmlDeviceGetMemoryInfo_v2"):
-            memory = self._calls.call("nvmlDeviceGetMemoryInfo", self._info.handle)
+        if memory is None and self.calls.is_unsupported("nvmlDeviceGetMemoryInfo_v2"):
+            memory = self.calls.call("nvmlDeviceGetMemoryInfo", self._info.handle)
         if memory is None:
             return {}
         return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
 
     def _power(self, used: int | None) -> dict[str, Any]:
         if used is None:
-            used = self._calls.call("nvmlDeviceGetPowerUsage", self._info.handle)
+            used = self.calls.call("nvmlDeviceGetPowerUsage", self._info.handle)
         counts = {
             "power_w": used,
-            "power_limit_w": self._calls.call("nvmlDeviceGetEnforcedPowerLimit", self._info.handle),
+            "power_limit_w": self.calls.call("nvmlDeviceGetEnforcedPowerLimit", self._info.handle),
             "power_limit_default_w": self._constant(
                 "nvmlDeviceGetPowerManagementDefaultLimit", self._info.handle
             ),
-            "energy_j": self._calls.call("nvmlDeviceGetTotalEnergyConsumption", self._info.handle),
+            "energy_j": self.calls.call("nvmlDeviceGetTotalEnergyConsumption", self._info.handle),
         }
         # The driver counts in mW and mJ.
         return {name: None if count is None else count / 1000.0 for name, count in counts.items()}
@@ -144,14 +135,14 @@ class NvmlDevice:
     def _constant(self, call: str, *arguments: CallResult) -> CallResult:
         """Read a property of the product, once it is known never again."""
         if self._constants.get(call) is None:
-            self._constants[call] = self._calls.call(call, *arguments)
+            self._constants[call] = self.calls.call(call, *arguments)
         return self._constants[call]
 
     def _clocks(self) -> dict[str, Any]:
         kind, parent = self._nvml.NVML_CLOCK_SM, self._info.parent
-        reasons = self._calls.call("nvmlDeviceGetCurrentClocksEventReasons", parent)
+        reasons = self.calls.call("nvmlDeviceGetCurrentClocksEventReasons", parent)
         return {
-            "sm_clock_mhz": self._calls.call("nvmlDeviceGetClockInfo", parent, kind),
+            "sm_clock_mhz": self.calls.call("nvmlDeviceGetClockInfo", parent, kind),
             "sm_clock_max_mhz": self._constant("nvmlDeviceGetMaxClockInfo", parent, kind),
             "throttle": None if reasons is None else throttle_reasons(reasons),
         }
@@ -159,10 +150,10 @@ class NvmlDevice:
     def _temperature(self) -> dict[str, Any]:
         sensor = self._nvml.NVML_TEMPERATURE_GPU
         # By the versioned call: the other is removed in CUDA 14.
-        degrees: float | None = self._calls.call("nvmlDeviceGetTemperatureV", self._info.parent, sensor)
-        if degrees is None and self._calls.is_unsupported("nvmlDeviceGetTemperatureV"):
-            degrees = self._calls.call("nvmlDeviceGetTemperature", self._info.parent, sensor)
-        margin = self._calls.call("nvmlDeviceGetMarginTemperature", self._info.parent)
+        degrees: float | None = self.calls.call("nvmlDeviceGetTemperatureV", self._info.parent, sensor)
+        if degrees is None and self.calls.is_unsupported("nvmlDeviceGetTemperatureV"):
+            degrees = self.calls.call("nvmlDeviceGetTemperature", self._info.parent, sensor)
+        margin = self.calls.call("nvmlDeviceGetMarginTemperature", self._info.parent)
         return {"temperature_c": degrees, "temperature_margin_c": margin}
 
     def _sample(self, sample: Handle) -> None:

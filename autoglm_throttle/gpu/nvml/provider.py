@@ -101,7 +101,7 @@ class NvmlProvider:
         if library is None or library[1] != os.getpid():
             return
         for device in devices:
-            device.close()
+            device.gpm.close()
         nvml = library[0]
         try:
             nvml.nvmlShutdown()
@@ -121,7 +121,7 @@ class NvmlProvider:
         gap_s = 1.0 if before is None else now - before
         deadline_s = now + min(max(READ_SHARE * gap_s, LEAST_S), MOST_S)
         rows = [device.read(brief=self._clock() > deadline_s) for device in self._devices]
-        errors = [device.error for device in self._devices if device.error is not None]
+        errors = [device.calls.error for device in self._devices if device.calls.error is not None]
         if errors and not any(getattr(row, name) is not None for row in rows for name in READABLE):
             raise _unavailable(errors[-1])
         return rows

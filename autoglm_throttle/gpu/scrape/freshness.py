@@ -37,15 +37,6 @@ class RefreshDetector:
         self._clocks: dict[DeviceKey, _SeriesClock] = {}
         self._source = _SeriesClock()
 
-    def __repr__(self) -> str:
-        return f"RefreshDetector(rows={len(self._clocks)}, period_s={self.period_s})"
-
-    @property
-    def period_s(self) -> float | None:
-        """How often the source measures: its slowest row dated by itself, else the source as a whole."""
-        known = [clock.period_s for clock in self._clocks.values() if clock.period_s is not None]
-        return max(known) if known else self._source.period_s
-
     def date(self, rows: Collection[DatedRow], now: float, wall_s: float) -> list[GpuSample]:
         """Return the rows of one complete reading, ended at ``now``, with ``age_s`` and ``period_s``.
 

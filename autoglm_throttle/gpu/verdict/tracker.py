@@ -50,10 +50,6 @@ class VerdictTracker:
         self._throughput = ThroughputTracker()
         self._devices: dict[DeviceKey, _DeviceHistory] = {}
 
-    def __repr__(self) -> str:
-        text = ", ".join(f"{key[1]}: {device.verdict.condition}" for key, device in self._devices.items())
-        return f"VerdictTracker({text})"
-
     def update(self, view: GpuView, work: ServiceStats, now: float) -> GpuView:
         """Update the verdicts of all devices (engines get none); a repeated measurement changes nothing.
 
