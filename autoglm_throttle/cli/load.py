@@ -12,6 +12,7 @@ from typing import Final
 from autoglm_throttle.cli.options import (
     HIDDEN,
     RUN_GROUPS,
+    RUN_STATUSES,
     Option,
     OptionGroups,
     ProblemList,
@@ -106,12 +107,6 @@ examples:
 a line of --requests FILE:
   {"method": "POST", "target": "/v1/x", "body": {"tokens": 5}, "share": 70, "cost": 4, "name": "short"}
 
-exit status:
-  0    all objectives hold; without objectives, a request succeeded
-  1    an objective failed; without objectives, no request succeeded or the service went down
-  2    the run could not start, or a file could not be written
-  3    the run is not valid: the generator or the machine was too slow
-  130  stopped by Ctrl-C; the report is written
 """
 
 
@@ -127,6 +122,14 @@ def _seed(text: str) -> int:
         return int(text)
     except ValueError:
         raise TrafficError(f"{text!r} is not a whole number") from None
+
+
+def _clients(text: str) -> int:
+    return PriorityMix(clients=whole_number(text)).clients
+
+
+def _skew(text: str) -> float:
+    return PriorityMix(skew=float(text)).skew
 
 
 def _search_bounds(text: str) -> Search:
@@ -169,78 +172,35 @@ def _cost(text: str) -> tuple[str, float]:
     return place, above_zero(cost)
 
 
-GROUPS: Final[OptionGroups] = {
-    "offered load": (
-        Option("--shape", "SHAPE", "rate and duration; see below", parse_shape),
-        Option(
-            "--arrivals",
-            "PROCESS",
-            "uniform, poisson or gamma:K, K below 1 in bursts",
-            Arrivals.parse,
-            "uniform",
-        ),
-        Option("--mix", "SHARES", "percent of the priorities", parse_mix, "high=10,mid=30,low=60"),
-        Option(
-            "--clients",
-            "N",
-            "number of distinct callers; see --identity-header",
-            lambda text: PriorityMix(clients=whole_number(text)).clients,
-            "1",
-        ),
-        Option(
-            "--skew",
-            "S",
-            "Zipf exponent of the callers' shares; 0: equal shares",
-            lambda text: PriorityMix(skew=float(text)).skew,
-            "0",
-        ),
-        Option("--seed", "N", "seed of all random draws", _seed, "0"),
-        Option("--speed", "X", "speed factor for a trace", above_zero, "1"),
-        Option("--rate", "R", "mean rate for a trace, in requests/s", above_zero),
-        Option(
-            "--find-peak",
-            "LOW:HIGH[:TIME]",
-            "instead of a shape: search for the highest rate that meets --slo; a trial takes TIME "
-            f"(default: {TRIAL_S:g}s)",
-            _search_bounds,
-        ),
-    ),
-    "requests": (
-        Option("--method", "METHOD", "of the requests, and of routes without one", default="POST"),
-        Option(
-            "--body",
-            "TEXT",
-            "body of POST, PUT and PATCH (default: {}); with --method, of that method",
-            str.encode,
-            shown=lambda _: HIDDEN,
-        ),
-        Option("--body-file", "FILE", "the same, from a file"),
-        Option(
-            "--route",
-            "'METHOD PATH=SHARE'",
-            "a route below URL and its share of the requests, such as 'POST /v1/x=70'; repeatable",
-            _route,
-            many=True,
-            shown=_hidden_route,
-        ),
-        Option(
-            "--cost",
-            "N",
-            "units of work of each request, or of a route: 'POST /v1/x=4' (default: 1); see --cost-header",
-            _cost,
-            many=True,
-            shown=_hidden_route,
-        ),
-        Option(
-            "--requests",
-            "FILE",
-            "requests to draw from, as JSON lines or TOML ([[requests]]), with any of "
-            + ", ".join(REQUEST_FIELDS),
-            read_requests,
-        ),
-    ),
-    **RUN_GROUPS,
-}
+_PEAK: Final = (
+    "instead of a shape: search for the highest rate that meets --slo; a trial takes TIME"
+    f" (default: {TRIAL_S:g}s)"
+)
+_BODY: Final = "body of POST, PUT and PATCH (default: {}); with --method, of that method"
+_ROUTE: Final = "a route below URL and its share of the requests, such as 'POST /v1/x=70'; repeatable"
+_UNITS: Final = "units of work of each request, or of a route: 'POST /v1/x=4' (default: 1); see --cost-header"
+_FILE: Final = f"requests as JSON lines or TOML ([[requests]]), with any of {', '.join(REQUEST_FIELDS)}"
+
+_OFFERED: Final = (
+    Option("--shape", "SHAPE", "rate and duration; see below", parse_shape),
+    Option("--arrivals", "PROCESS", "uniform, poisson or gamma:K; K < 1: bursts", Arrivals.parse, "uniform"),
+    Option("--mix", "SHARES", "percent of the priorities", parse_mix, "high=10,mid=30,low=60"),
+    Option("--clients", "N", "number of distinct callers; see --identity-header", _clients, "1"),
+    Option("--skew", "S", "Zipf exponent of the callers' shares; 0: equal shares", _skew, "0"),
+    Option("--seed", "N", "seed of all random draws", _seed, "0"),
+    Option("--speed", "X", "speed factor for a trace", above_zero, "1"),
+    Option("--rate", "R", "mean rate for a trace, in requests/s", above_zero),
+    Option("--find-peak", "LOW:HIGH[:TIME]", _PEAK, _search_bounds),
+)
+_REQUESTS: Final = (
+    Option("--method", "METHOD", "of the requests, and of routes without one", default="POST"),
+    Option("--body", "TEXT", _BODY, str.encode, shown=lambda _: HIDDEN),
+    Option("--body-file", "FILE", "the same, from a file"),
+    Option("--route", "'METHOD PATH=SHARE'", _ROUTE, _route, many=True, shown=_hidden_route),
+    Option("--cost", "N", _UNITS, _cost, many=True, shown=_hidden_route),
+    Option("--requests", "FILE", _FILE, read_requests),
+)
+GROUPS: Final[OptionGroups] = {"offered load": _OFFERED, "requests": _REQUESTS, **RUN_GROUPS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -250,7 +210,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "       autoglm-throttle load compare A B [--format text|json]"
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
+    parser.epilog = EPILOG + RUN_STATUSES
     parser.add_argument(
         "words", metavar="URL", nargs="+", help="URL of the service; or compare and the JSON of two reports"
     )

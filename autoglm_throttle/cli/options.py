@@ -283,84 +283,67 @@ def _writable(text: str) -> Path:
     return path
 
 
-def _hidden_value(text: str) -> str:
+def _name_only(text: str) -> str:
     return f"{text.partition(':')[0]}: {HIDDEN}"
 
 
+def _process(text: str) -> ProcessProbe:
+    return ProcessProbe(whole_number(text))
+
+
 _CLIENT: Final = ClientOptions()
+_TIMEOUT, _DRAIN = f"{_CLIENT.timeout_s:g}s", f"{_CLIENT.drain_s:g}s"
 _LIMITS: Final = ",".join(f"{priority.label}={limit_s:g}s" for priority, limit_s in LIMITS_S.items())
 _IN_FLIGHT: Final = "with more requests in flight the next one is dropped and counted"
-_PRECISION: Final = "start requests with 10 us precision instead of 1 ms, using a whole core"
 _SLO: Final = "objectives, such as 'p99<500ms,error<0.5%%,goodput.high>0.99,rps>=100/s'"
 _METRICS: Final = "metrics of a service with this library: its factor, requests in flight and queued, GPUs"
 
+_TARGET: Final = (
+    Option("--header", "'NAME: VALUE'", "a field of every request", _header, many=True, shown=_name_only),
+    Option("--priority-header", "NAME", "header field for the priority", default=PRIORITY_HEADER),
+    Option("--identity-header", "NAME", "field for the caller, so that user limits apply (default: none)"),
+    Option("--cost-header", "NAME", "header field for the cost of the request (default: none)"),
+    Option("--ca-file", "FILE", "PEM of the authorities to trust with https, instead of the system's"),
+    Option("--server-name", "NAME", "expected name in the certificate (default: the host of URL)"),
+    Option("--insecure", None, "accept any certificate"),
+    Option("--yes", None, "confirm that URL is another machine that you may load"),
+)
+_SENDING: Final = (
+    Option("--connections", "N", "opened before the start", whole_number, str(_CLIENT.connections)),
+    Option("--max-inflight", "N", _IN_FLIGHT, whole_number, str(_CLIENT.max_inflight)),
+    Option("--timeout", "TIME", "from a request's intended start to its end", time_s, _TIMEOUT),
+    Option("--drain", "TIME", "time to wait for responses after the last request", time_s, _DRAIN),
+    Option("--spin", None, "start requests with 10 us precision instead of 1 ms, using a whole core"),
+)
+_REPORT: Final = (
+    Option("--slo", "TERMS", _SLO, _objectives),
+    Option("--within", "LIMITS", "a response later than this is not goodput", _limits, _LIMITS),
+    Option("--title", "TEXT", "title of the report (default: host and shape)"),
+    Option("--json", "FILE", "write the report as JSON", _writable),
+    Option("--html", "FILE", "write the report as one HTML page with plots", _writable),
+    Option("--format", "text|json", "output format", is_json, "text"),
+    Option("--quiet", None, "show no progress"),
+    Option("--dry-run", None, "print the plan, and send nothing"),
+)
+_MONITORING: Final = (
+    Option("--watch", "PID", "CPU and memory of this process and its children", _process),
+    Option("--metrics", "URL", _METRICS, MetricsProbe, shown=masked_url),
+)
 RUN_GROUPS: Final[OptionGroups] = {  # The options that ``load`` and ``replay`` share
-    "target and header fields": (
-        Option(
-            "--header",
-            "'NAME: VALUE'",
-            "a header field of every request",
-            _header,
-            many=True,
-            shown=_hidden_value,
-        ),
-        Option("--priority-header", "NAME", "header field for the priority", default=PRIORITY_HEADER),
-        Option(
-            "--identity-header",
-            "NAME",
-            "header field for the caller, so that user limits apply (default: none)",
-        ),
-        Option("--cost-header", "NAME", "header field for the cost of the request (default: none)"),
-        Option("--ca-file", "FILE", "PEM of the authorities to trust with https, instead of the system's"),
-        Option("--server-name", "NAME", "expected name in the certificate (default: the host of URL)"),
-        Option("--insecure", None, "accept any certificate"),
-        Option("--yes", None, "confirm that URL is another machine that you may load"),
-    ),
-    "sending": (
-        Option(
-            "--connections",
-            "N",
-            "connections opened before the start",
-            whole_number,
-            str(_CLIENT.connections),
-        ),
-        Option("--max-inflight", "N", _IN_FLIGHT, whole_number, str(_CLIENT.max_inflight)),
-        Option(
-            "--timeout",
-            "TIME",
-            "from a request's intended start to its end",
-            time_s,
-            f"{_CLIENT.timeout_s:g}s",
-        ),
-        Option(
-            "--drain",
-            "TIME",
-            "time to wait for responses after the last request",
-            time_s,
-            f"{_CLIENT.drain_s:g}s",
-        ),
-        Option("--spin", None, _PRECISION),
-    ),
-    "objectives and report": (
-        Option("--slo", "TERMS", _SLO, _objectives),
-        Option("--within", "LIMITS", "a response later than this is not goodput", _limits, _LIMITS),
-        Option("--title", "TEXT", "title of the report (default: host and shape)"),
-        Option("--json", "FILE", "write the report as JSON", _writable),
-        Option("--html", "FILE", "write the report as one HTML page with plots", _writable),
-        Option("--format", "text|json", "output format", is_json, "text"),
-        Option("--quiet", None, "show no progress"),
-        Option("--dry-run", None, "print the plan, and send nothing"),
-    ),
-    "monitoring during the run, once a second": (
-        Option(
-            "--watch",
-            "PID",
-            "CPU and memory of this process and its children",
-            lambda text: ProcessProbe(whole_number(text)),
-        ),
-        Option("--metrics", "URL", _METRICS, MetricsProbe, shown=masked_url),
-    ),
+    "target and header fields": _TARGET,
+    "sending": _SENDING,
+    "objectives and report": _REPORT,
+    "monitoring during the run, once a second": _MONITORING,
 }
+
+RUN_STATUSES: Final = """\
+exit status:
+  0    all objectives hold; without objectives, a request succeeded
+  1    an objective or --check (replay) failed; without objectives, no request succeeded or the service went down
+  2    the run could not start, or a file could not be written
+  3    the run is not valid: the generator or the machine was too slow
+  130  stopped by Ctrl-C; the report is written
+"""
 
 
 def read_run(args: argparse.Namespace, words: Sequence[str], typed: str, url: str) -> None:

@@ -34,23 +34,14 @@ def _bodies(text: str) -> RecordBody:
         raise TrafficError(f"{text!r} is not one of {', '.join(RecordBody)}") from None
 
 
+_BODIES: Final = "part of imported bodies to store: SHA-256, the length, or all"
+_HEADERS: Final = "store this header field; of a recording, only the fields given"
+_QUERY: Final = "store this query parameter; of a recording, only the parameters given"
+
 CONVERT_OPTIONS: Final = (
-    Option(
-        "--bodies",
-        "|".join(RecordBody),
-        "part of imported bodies to store: SHA-256, the length, or all",
-        _bodies,
-        "hash",
-    ),
-    Option(
-        "--allow-header", "NAME", "store this header field; of a recording, only the fields given", many=True
-    ),
-    Option(
-        "--keep-query",
-        "NAME",
-        "store this query parameter; of a recording, only the parameters given",
-        many=True,
-    ),
+    Option("--bodies", "|".join(RecordBody), _BODIES, _bodies, "hash"),
+    Option("--allow-header", "NAME", _HEADERS, many=True),
+    Option("--keep-query", "NAME", _QUERY, many=True),
     Option("--mask-path", "PATTERN", "mask segments of paths, such as /users/{id} or /reset/*", many=True),
 )
 
@@ -65,11 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, text, work in (
         ("info", "count requests, clients, decisions and stored data", _info),
-        (
-            "check",
-            "check the format and the order of a recording, and that no field is forbidden",
-            _check,
-        ),
+        ("check", "check the format and the order of a recording, and that no field is forbidden", _check),
     ):
         own = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         own.add_argument("file", metavar="FILE", help="a recording")

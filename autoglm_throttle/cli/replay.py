@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from autoglm_throttle.cli.options import (
     RUN_GROUPS,
+    RUN_STATUSES,
     Option,
     OptionGroups,
     ProblemList,
@@ -44,12 +45,6 @@ examples:
       --identity-header x-api-key --check 1% --html report.html
   autoglm-throttle replay traffic.jsonl http://127.0.0.1:8000 --rate 500 --loop forever --duration 10m
 
-exit status:
-  0    all objectives hold; without objectives, a request succeeded
-  1    an objective or --check failed; without objectives, no request succeeded or the service went down
-  2    the run could not start, or a file could not be written
-  3    the run is not valid: the generator or the machine was too slow
-  130  stopped by Ctrl-C; the report is written
 """
 
 
@@ -57,7 +52,7 @@ NOT_COMPARED: Final = "the file contains no responses to compare with"
 
 START_BYTES: Final = 4096  # Bytes of a file inspected to detect its kind
 OTHER_FILE_KINDS: Final = {  # Files easily mistaken for a recording: pattern of their start -> error message
-    rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report, not a recording: see load compare",
+    rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report, not a recording: see load compare"
 }
 
 
@@ -73,50 +68,34 @@ def share(text: str) -> float:
     return value
 
 
-PLAYBACK: Final = "selection and speed"
+_DURATION: Final = "longest duration of the replay (default: until the last loop ends)"
+_SAMPLE: Final = "share of the clients to replay, each with all its requests, such as 10%%"
+_DECIDED: Final = "send the priority that the throttle assigned even if the request named none"
+_CHECK: Final = "exit with 1 if the outcome of more requests than this differs from the recording"
 
-GROUPS: Final[OptionGroups] = {
-    PLAYBACK: (
-        Option("--speed", "X", "speed factor", above_zero, "1"),
-        Option("--rate", "R", "mean rate of the replay in requests/s, instead of --speed", above_zero),
-        Option("--loop", "N|forever", "number of repetitions; forever needs --duration", _loops, "1"),
-        Option(
-            "--duration",
-            "TIME",
-            "longest duration of the replay (default: until the last loop ends)",
-            time_s,
-        ),
-        Option("--max-gap", "TIME", "shorten longer gaps of the recording to this (default: none)", time_s),
-        Option(
-            "--sample",
-            "SHARE",
-            "share of the clients to replay, each with all its requests, such as 10%%",
-            share,
-            "1",
-        ),
-        Option("--from", "TIME", "skip requests recorded earlier", parse_duration),
-        Option("--to", "TIME", "skip requests recorded from this time on", parse_duration),
-        Option("--body", "FILE", "body to use where none was recorded", lambda name: Path(name).read_bytes()),
-        Option("--fill", None, "use spaces of the recorded length instead"),
-        Option(
-            "--decided", None, "send the priority that the throttle assigned even if the request named none"
-        ),
-        Option(
-            "--check",
-            "SHARE",
-            "exit with 1 if the outcome of more requests than this differs from the recording",
-            share,
-        ),
-    ),
-    **RUN_GROUPS,
-}
+PLAYBACK: Final = "selection and speed"
+_PLAYBACK: Final = (
+    Option("--speed", "X", "speed factor", above_zero, "1"),
+    Option("--rate", "R", "mean rate of the replay in requests/s, instead of --speed", above_zero),
+    Option("--loop", "N|forever", "number of repetitions; forever needs --duration", _loops, "1"),
+    Option("--duration", "TIME", _DURATION, time_s),
+    Option("--max-gap", "TIME", "shorten longer gaps of the recording to this (default: none)", time_s),
+    Option("--sample", "SHARE", _SAMPLE, share, "1"),
+    Option("--from", "TIME", "skip requests recorded earlier", parse_duration),
+    Option("--to", "TIME", "skip requests recorded from this time on", parse_duration),
+    Option("--body", "FILE", "body to use where none was recorded", lambda name: Path(name).read_bytes()),
+    Option("--fill", None, "use spaces of the recorded length instead"),
+    Option("--decided", None, _DECIDED),
+    Option("--check", "SHARE", _CHECK, share),
+)
+GROUPS: Final[OptionGroups] = {PLAYBACK: _PLAYBACK, **RUN_GROUPS}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.usage = "autoglm-throttle replay FILE URL [options]"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EXAMPLES
+    parser.epilog = EXAMPLES + RUN_STATUSES
     parser.add_argument("file", metavar="FILE", help="a recording, a .gor file, or a CSV of token numbers")
     parser.add_argument(
         "url", metavar="URL", help="URL of the service; its path is prefixed to the recorded paths"

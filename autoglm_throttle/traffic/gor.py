@@ -220,12 +220,7 @@ def _parse_request(serial: bytes, at_ns: int, payload: bytes) -> GorRequest:
         raise TrafficError("expected METHOD TARGET HTTP/1.1")
     body = _decode_body(headers, payload[end.end() :])
     return GorRequest(
-        serial=serial,
-        at_ns=at_ns,
-        method=parts[0],
-        target=target_of(parts[1]),
-        headers=headers,
-        body=body,
+        serial=serial, at_ns=at_ns, method=parts[0], target=target_of(parts[1]), headers=headers, body=body
     )
 
 
