@@ -339,7 +339,7 @@ RUN_GROUPS: Final[OptionGroups] = {  # The options that ``load`` and ``replay`` 
 RUN_STATUSES: Final = """\
 exit status:
   0    all objectives hold; without objectives, a request succeeded
-  1    an objective or --check (replay) failed; without objectives, no request succeeded or the service went down
+  1    an objective (or --check) failed; without one, no request succeeded or the service went down
   2    the run could not start, or a file could not be written
   3    the run is not valid: the generator or the machine was too slow
   130  stopped by Ctrl-C; the report is written

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from autoglm_throttle.cli.options import given_words
 from autoglm_throttle.cli.output import PROBLEM_FOUND, WRONG_USAGE, broken_pipe_ok, to_stderr, write
@@ -115,18 +115,8 @@ def run_load(
 
 def run_info(args: argparse.Namespace, shape: str, loop: str) -> RunInfo:
     """Return what a report holds beside the run itself; ``loop`` is the event loop that sent."""
-    return RunInfo(
-        title=args.title or f"{args.target.address}, {shape}",
-        shape=shape,
-        limits_s=args.within,
-        objectives=args.slo,
-        about=_environment(args.command, loop),
-    )
-
-
-def _environment(command: str, loop: str) -> About:
-    """Describe this machine and these versions; they are never compared."""
-    return {
+    # This machine and these versions; they are never compared.
+    about: About = {
         "library": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -134,9 +124,11 @@ def _environment(command: str, loop: str) -> About:
         "cores": os.cpu_count() or 1,
         "loop": loop,
         "httptools": metadata.version("httptools"),
-        "command": command,
+        "command": args.command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    title = args.title or f"{args.target.address}, {shape}"
+    return RunInfo(title=title, shape=shape, limits_s=args.within, objectives=args.slo, about=about)
 
 
 def processor() -> str:
@@ -206,8 +198,7 @@ def report_of(
     return make(result, replace(known, arrivals=arrivals, seed=args.seed, mix=args.priority_mix.mix))
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(NamedTuple):
     """A search for the highest rate."""
 
     low_rps: float
@@ -277,24 +268,15 @@ def _row(rate_rps: float, verdict: PeakResult, report: Document | None) -> tuple
     if report is None:
         return f"{rate_rps:g}/s", verdict, *[NO_DATA] * len(FIGURES)
     totals = report["totals"]
-    shares = (
-        totals["goodput"]["ratio"],
-        totals["limited_ratio"],
-        totals["shed_ratio"],
-        totals["error_ratio"],
-    )
+    shares = totals["goodput"]["ratio"], totals["limited_ratio"], totals["shed_ratio"], totals["error_ratio"]
     return f"{rate_rps:g}/s", verdict, *map(share, shares), duration(totals["response"]["p99_s"])
 
 
 def _limit_note(reports: Iterable[Document]) -> list[str]:
     """Return a note on trials that failed by a limit instead of the service's own capacity."""
     failed = [report["totals"] for report in reports if report["verdict"]["status"] == PROBLEM_FOUND]
-    limited = [
-        totals
-        for totals in failed
-        if (totals["limited_ratio"] or 0.0) > 0.5 * (1.0 - (totals["goodput"]["ratio"] or 0.0))
-    ]
-    if not limited:
+    lost = [(totals["limited_ratio"] or 0.0, 1.0 - (totals["goodput"]["ratio"] or 0.0)) for totals in failed]
+    if not any(limited > 0.5 * missed for limited, missed in lost):
         return []
     return [
         "most failed requests were rejected by a limit of the caller (429): this is the peak of the limits,"

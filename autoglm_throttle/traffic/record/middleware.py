@@ -28,8 +28,8 @@ class RecorderMiddleware:
     """Records HTTP requests; websockets and everything else pass through.
 
     Place it just outside the throttle, so that it records the decisions too. The shutdown of the last app
-    that shares a recorder ends the recording. In an app without lifespan support, such as Django's, the end
-    of the process does. A server that then ends by a signal loses the last half second, like a killed one.
+    that shares a recorder ends the recording; without lifespan support, as in Django, the end of the process
+    does. A server that then ends by a signal loses the last half second, like a killed one.
 
     Args:
         app: the recorded application.
@@ -120,14 +120,13 @@ class RecorderMiddleware:
 class _RequestBody:
     """Length, hash and parts of a request body, as the app reads it."""
 
-    __slots__ = ("_hash", "_is_complete", "_is_hashed", "_length", "_parts", "is_disconnected")
+    __slots__ = ("_hash", "_is_complete", "_length", "_parts", "is_disconnected")
 
     def __init__(self, mode: RecordBody) -> None:
         self.is_disconnected: bool = False  # Whether the client has disconnected
-        self._is_hashed = mode is not RecordBody.NONE
         self._is_complete = False
         self._length = 0
-        self._hash: Any = None
+        self._hash = None if mode is RecordBody.NONE else hashlib.sha256()
         self._parts: list[bytes] | None = [] if mode is RecordBody.FULL else None
 
     def add(self, message: Message) -> None:
@@ -135,34 +134,24 @@ class _RequestBody:
         kind = message["type"]
         if kind == "http.request":
             body = message.get("body", b"")
-            if body:
-                self._measure(body)
-            if not message.get("more_body"):
-                self._is_complete = True
+            self._length += len(body)
+            if body and self._hash is not None:
+                self._hash.update(body)
+            if body and self._parts is not None:
+                self._parts.append(body)
+                self._parts = self._parts if self._length <= MAX_BODY_BYTES else None
+            self._is_complete = self._is_complete or not message.get("more_body")
         elif kind == "http.disconnect":
             self.is_disconnected = True
 
     def fields(self, headers: Iterable[Sequence[bytes]]) -> BodyFields:
         """Return length, hash and body; for an incomplete body only the announced length."""
         if self._is_complete:
-            body = b"".join(self._parts) if self._parts else None
-            return self._length, self._hash.hexdigest() if self._hash is not None else "", body
+            digest = self._hash.hexdigest() if self._hash is not None and self._length else ""
+            return self._length, digest, b"".join(self._parts) if self._parts else None
         announced = next((v for n, v in headers if n == b"content-length"), b"")
         length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
         return max(self._length, length), "", None
-
-    def _measure(self, body: bytes) -> None:
-        self._length += len(body)
-        if not self._is_hashed:
-            return
-        if self._hash is None:
-            self._hash = hashlib.sha256(body)
-        else:
-            self._hash.update(body)
-        if self._parts is not None:
-            self._parts.append(body)
-            if self._length > MAX_BODY_BYTES:
-                self._parts = None
 
 
 class _RecordedExchange:

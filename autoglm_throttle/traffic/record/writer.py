@@ -64,17 +64,12 @@ class RecordingFile:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._fd, made = _create(path)
-        self.path: Path = made  # The actual path
+        self._fd, self.path = _create(path)  # The actual path
         self._max_bytes = max_bytes
         self._packer = zlib.compressobj(6, zlib.DEFLATED, GZIP) if path.suffix == ".gz" else None
         self._pending: list[bytes] = []
+        self._pending_bytes = 0
         self._size = 0
-        self._added = 0
-
-    def fileno(self) -> int:
-        """Return the descriptor; -1 once the file is closed."""
-        return self._fd
 
     def add(self, line: str) -> bool:
         """Add a line and its end; False if the file would become too large."""
@@ -83,22 +78,27 @@ class RecordingFile:
             self.flush()  # packed it is shorter than it was reckoned
             if self._min_bytes_left() < len(raw):
                 return False
-        self._put(raw)
+        self._pending.append(raw)
+        self._pending_bytes += len(raw)
         return True
 
-    def flush(self) -> None:
+    def flush(self, mode: int = zlib.Z_SYNC_FLUSH) -> None:
         """Write everything to the operating system, so that it survives this process."""
-        if self._packer is not None and self._added:
-            self._pending.append(self._packer.flush(zlib.Z_SYNC_FLUSH))
-        self._write()
+        data = b"".join(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self._packer is not None and data:
+            data = self._packer.compress(data) + self._packer.flush(mode)
+        while data:
+            written = os.write(self._fd, data)
+            self._size += written
+            data = data[written:]
 
     def close(self, line: str) -> None:
         """Add the last line, from the reserved space, and close the file, also after an error."""
         try:
-            self._put(line.encode() + b"\n")
-            if self._packer is not None:
-                self._pending.append(self._packer.flush(zlib.Z_FINISH))
-            self._write()
+            self._pending.append(line.encode() + b"\n")
+            self.flush(zlib.Z_FINISH)
         finally:
             self.abandon()
 
@@ -110,22 +110,7 @@ class RecordingFile:
 
     def _min_bytes_left(self) -> int:
         # Worst case of zlib: stored blocks add far less than 1/256 of the input.
-        return self._max_bytes - RESERVE - self._size - self._added - (self._added >> 8)
-
-    def _put(self, raw: bytes) -> None:
-        self._added += len(raw)
-        part = raw if self._packer is None else self._packer.compress(raw)
-        if part:
-            self._pending.append(part)
-
-    def _write(self) -> None:
-        data = memoryview(b"".join(self._pending))
-        self._pending.clear()
-        self._added = 0
-        while data:
-            written = os.write(self._fd, data)
-            self._size += written
-            data = data[written:]
+        return self._max_bytes - RESERVE - self._size - self._pending_bytes - (self._pending_bytes >> 8)
 
 
 class WriteQueue:

@@ -79,11 +79,11 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
     waits, mended = threading.Event(), threading.Event()
     flush = RecordingFile.flush
 
-    def slow(store: RecordingFile) -> None:
+    def slow(store: RecordingFile, *mode: int) -> None:
         if threading.current_thread() is not threading.main_thread():
             waits.set()
             mended.wait(PATIENCE_S)
-        flush(store)
+        flush(store, *mode)
 
     monkeypatch.setattr(RecordingFile, "flush", slow)
     yield waits, mended

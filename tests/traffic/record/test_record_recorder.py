@@ -231,7 +231,7 @@ async def test_a_full_disk_costs_the_recording_and_no_request(
     writer = recorder.writer()
     assert writer is not None
     full = full_disk()
-    os.dup2(full, writer.store.fileno())
+    os.dup2(full, writer.store._fd)
     os.close(full)
     for _ in range(3):
         assert len(await ask(app, scope())) == 2
@@ -249,7 +249,7 @@ def test_exception_in_the_thread_is_logged(
 ) -> None:
     recorder = Recorder(RecorderSettings(path=tmp_path / "a.jsonl"))
     recorder.start()
-    monkeypatch.setattr(RecordingFile, "flush", lambda store: 1 / 0)
+    monkeypatch.setattr(RecordingFile, "flush", lambda *_: 1 / 0)
     write(recorder, 3)
     assert ended(recorder) == "failed"
     assert [record.levelname for record in caplog.records] == ["ERROR"]
