@@ -123,9 +123,6 @@ def target_of(url: str) -> str:
     """Return path and query of an absolute URL, or of a path.
 
     ``//name:password@host/path`` is a URL without a scheme; ``//path`` may be a path, and stays one.
-
-    Raises:
-        TrafficError: the text is neither.
     """
     match = _URL.fullmatch(url)
     rest = match[1] if match else url.partition("#")[0]
@@ -140,17 +137,7 @@ def target_of(url: str) -> str:
 
 
 class GorFile:
-    """A file of GoReplay, redacted as it is read.
-
-    It is read twice, since times count from the earliest request.
-
-    Args:
-        path: the file; decompressed if its name ends in ``.gz``.
-        redaction: the data to keep; None: the defaults of a recorder.
-
-    Raises:
-        TrafficError: the file cannot be read.
-    """
+    """A file of GoReplay, redacted as it is read. It is read twice: times count from the earliest request."""
 
     has_bodies = True
     end: RecordingTrailer | None = RecordingTrailer("closed", 0)  # Requests dropped by GoReplay are unknown

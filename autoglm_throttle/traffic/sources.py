@@ -31,12 +31,7 @@ BEGIN_BYTES = 4_096  # Bytes of a file that are enough to detect its format
 
 
 class RecordingSource:
-    """A recording of this library. Data that may never be recorded is removed, wherever it came from.
-
-    Args:
-        recording: the file.
-        redaction: applied once more; None: unchanged.
-    """
+    """A recording of this library, redacted once more. Data that may never be recorded is removed."""
 
     has_bodies = False  # Whether entries carry bodies that a recording need not store
 
@@ -88,12 +83,7 @@ RequestFile = RecordingSource | GorFile  # A file of recorded requests
 def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:
     """Open a recording or a file of GoReplay, by its first bytes.
 
-    Args:
-        path: the file; decompressed if its name ends in ``.gz``.
-        redaction: the data to keep; None: everything recorded, or the defaults of a recorder.
-
-    Raises:
-        TrafficError: the file cannot be read, or has neither format.
+    Without a redaction everything recorded is kept, and of other files what a recorder keeps by default.
     """
     if is_gor(read_begin(path)):
         return GorFile(path, redaction)
@@ -113,9 +103,6 @@ def recorded_names(path: Path) -> tuple[list[str], list[str]]:
 
     Both are empty for a file of GoReplay. A name that may not be allowed is left out. A `Redaction` with
     these names removes no more from such a file than requested.
-
-    Raises:
-        TrafficError: the file cannot be read, or has no known format.
     """
     if is_gor(read_begin(path)):
         return [], []
@@ -129,18 +116,9 @@ def recorded_names(path: Path) -> tuple[list[str], list[str]]:
 
 
 def copy_to_recording(source: RequestFile, destination: Path, bodies: RecordBody = RecordBody.HASH) -> int:
-    """Write a source as a recording, with mode 0600.
+    """Write a new recording, with mode 0600; return its number of requests. After an error no file is left.
 
-    Args:
-        source: result of `open_source`.
-        destination: compressed if its name ends in ``.gz``.
-        bodies: how imported bodies are stored, up to 64 KiB each; a recording keeps its stored bodies.
-
-    Returns:
-        The number of requests.
-
-    Raises:
-        TrafficError: the file exists or cannot be written. No file is left then.
+    ``bodies`` states how imported bodies are stored, up to 64 KiB each; a recording keeps its stored bodies.
     """
     try:
         # O_EXCL: an existing file or link is never replaced.

@@ -7,20 +7,16 @@ The format is that of the Azure LLM inference traces (Azure/AzurePublicDataset, 
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.plan import PriorityMix, make_replay_plan
-from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 TICKS_PER_S = 10_000_000  # 100 ns each: the resolution of the published files
@@ -69,30 +65,6 @@ def load_azure_llm(path: Path) -> Trace:
                 return _read(_bounded(lines), path.name)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as problem:
         raise TrafficError(f"{path}: cannot be read: {problem}") from problem
-
-
-def make_load(
-    trace: Trace, mix: PriorityMix, *, speed: float = 1.0, seed: int = 0, target: str = "/v1/predict"
-) -> RequestSource:
-    """Build the load of a trace: its times, and its token counts as bodies for the simulated service.
-
-    A trace has no callers and no priorities, so both are drawn from the mix by ``seed``. Requests with the
-    same token counts share one body. A request without generated tokens in the trace requests one token.
-
-    The service at ``target`` must understand ``context_tokens`` and ``tokens``. Speed 2 plays twice as fast.
-
-    Raises:
-        TrafficError: a speed that is not a finite number above 0, or a target that is no path.
-    """
-    made = make_replay_plan((item.t_s for item in trace.items), mix, speed=speed, seed=seed)
-    numbers: dict[tuple[int, int], int] = {}
-    kinds = array("I")
-    for item in trace.items:
-        tokens = (item.context_tokens, max(1, item.generated_tokens))
-        kinds.append(numbers.setdefault(tokens, len(numbers)))
-    bodies = (json.dumps({"context_tokens": context, "tokens": tokens}) for context, tokens in numbers)
-    requests = [PlannedRequest(target=target, body=body.encode()) for body in bodies]
-    return RequestSource(replace(made, kinds=kinds), requests)
 
 
 def _bounded(lines: TextIOWrapper) -> Iterator[str]:

@@ -13,7 +13,8 @@ import pytest
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import PriorityMix
-from autoglm_throttle.traffic.trace import HEADER, Trace, TraceItem, load_azure_llm, make_load
+from autoglm_throttle.traffic.replay import ReplayOptions, Selection, of_trace
+from autoglm_throttle.traffic.trace import HEADER, Trace, TraceItem, load_azure_llm
 
 
 def synthetic(lines: int = 200) -> list[str]:
@@ -154,7 +155,8 @@ def test_other_files_are_rejected(tmp_path: Path) -> None:
 
 def test_a_trace_becomes_a_load_of_its_times_and_tokens() -> None:
     trace = Trace((TraceItem(0.0, 5, 7), TraceItem(1.5, 9, 0), TraceItem(3.0, 5, 7)), 0)
-    load = make_load(trace, PriorityMix(clients=3), speed=3.0, seed=4, target="/v1/generate?x=1")
+    options = ReplayOptions(mix=PriorityMix(clients=3), seed=4, target="/v1/generate?x=1")
+    load = of_trace(trace, Selection(speed=3.0), options)
     assert list(load.plan.offsets) == [0.0, 0.5, 1.0]
     bodies = [json.loads(load.requests[kind].body) for kind in load.plan.kinds]
     assert bodies == [
@@ -169,11 +171,14 @@ def test_a_trace_becomes_a_load_of_its_times_and_tokens() -> None:
 
 def test_trace_load_is_deterministic_and_rejects_a_bad_speed(tmp_path: Path) -> None:
     trace = load_azure_llm(written(tmp_path / "t.csv", synthetic()))
-    crowd = PriorityMix(clients=50, skew=1.0)
-    assert make_load(trace, crowd, seed=1) == make_load(trace, crowd, seed=1)
-    assert make_load(trace, crowd, seed=1).plan.clients != make_load(trace, crowd, seed=2).plan.clients
+    first, again, other = (
+        of_trace(trace, Selection(), ReplayOptions(mix=PriorityMix(clients=50, skew=1.0), seed=seed))
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first.plan.clients != other.plan.clients
     with pytest.raises(TrafficError, match="speed"):
-        make_load(trace, crowd, speed=0.0)
+        Selection(speed=0.0)
 
 
 def test_endless_line_is_not_buffered(tmp_path: Path) -> None:

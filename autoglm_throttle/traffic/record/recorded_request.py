@@ -98,12 +98,7 @@ class RecordedRequest:
 
     @classmethod
     def from_line(cls, text: str | bytes) -> RecordedRequest:
-        """Parse a line.
-
-        Raises:
-            TrafficError: it is no JSON object, of another version, or not a valid request. The text never
-                quotes the line.
-        """
+        """Parse a line; the text of a TrafficError never quotes it."""
         data = parse_object(text)
         if data.get("v") != VERSION:
             raise TrafficError(f"its version is not {VERSION}")

@@ -50,17 +50,10 @@ Item = tuple[float, int, RequestFields, BodyFields, DecisionFields, ResponseFiel
 
 
 class RecordingFile:
-    """A new file of lines.
+    """A new file of lines; one that ends in ``.gz`` is compressed.
 
     If a file or link of the name exists, the next free one of ``name-2``, ``name-3`` and so on is created.
     Several workers, or a restart, must not write into an existing recording.
-
-    Args:
-        path: the file; a name that ends in ``.gz`` is compressed.
-        max_bytes: maximum size of the file.
-
-    Raises:
-        OSError: no file could be created.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
@@ -149,12 +142,7 @@ class WriteQueue:
 
 
 class Writer:
-    """Queue, thread and file of one recording.
-
-    Raises:
-        OSError: the header cannot be written.
-        RuntimeError: the system has no thread to give.
-    """
+    """Queue, thread and file of one recording. An error of its constructor means that nothing is recorded."""
 
     def __init__(self, store: RecordingFile, header: str, settings: RecorderSettings, clock: Clock) -> None:
         store.add(header)

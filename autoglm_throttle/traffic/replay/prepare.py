@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from autoglm_throttle.traffic.record.redaction import MASK, Redaction
 from autoglm_throttle.traffic.replay.selection import Selection
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.sources import open_source, read_begin
-from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm, make_load
+from autoglm_throttle.traffic.trace import HEADER, Trace, load_azure_llm
 from autoglm_throttle.types import Priority
 
 # Priority where neither the throttle nor the client stated one: the default of ``PRIORITY_DEFAULT``.
@@ -227,18 +228,25 @@ def open_replay(
 
 
 def of_trace(trace: Trace, selection: Selection, options: ReplayOptions) -> RequestSource:
-    """Build the load of a part of a trace, with priorities and clients drawn again in each loop.
+    """Build the load of a part of a trace: its times, and its token counts as bodies.
+
+    A trace has no callers and no priorities: both are drawn, again in each loop. Requests with the same token
+    counts share one body; one without generated tokens in the trace requests one token. The service must
+    understand ``context_tokens`` and ``tokens``.
 
     Raises:
         TrafficError: nothing is left to replay, or the selection does not fit the trace.
     """
     items = [item for number, item in enumerate(trace.items) if selection.includes(item.t_s, "", number)]
     offsets = selection.offsets([item.t_s for item in items])
-    once = make_load(Trace(tuple(items), 0), options.mix, target=options.target)
-    kinds = (once.plan.kinds * -(-len(offsets) // len(items)))[: len(offsets)]
-    return RequestSource(
-        replace(make_replay_plan(offsets, options.mix, seed=options.seed), kinds=kinds), once.requests
-    )
+    numbers: dict[tuple[int, int], int] = {}
+    tokens = ((item.context_tokens, max(1, item.generated_tokens)) for item in items)
+    kinds = array("I", (numbers.setdefault(pair, len(numbers)) for pair in tokens))
+    kinds = (kinds * -(-len(offsets) // len(items)))[: len(offsets)]
+    bodies = (json.dumps({"context_tokens": context, "tokens": generated}) for context, generated in numbers)
+    requests = [PlannedRequest(target=options.target, body=body.encode()) for body in bodies]
+    made = make_replay_plan(offsets, options.mix, seed=options.seed)
+    return RequestSource(replace(made, kinds=kinds), requests)
 
 
 def times_of(path: Path) -> array[float]:

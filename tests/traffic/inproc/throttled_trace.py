@@ -18,9 +18,10 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.testing.simulated import LlmSpec, SimulatedGpu, SimulatedGpuSpec, service
 from autoglm_throttle.traffic.inproc import VirtualClock, run_inprocess
 from autoglm_throttle.traffic.plan import PriorityMix
+from autoglm_throttle.traffic.replay import ReplayOptions, Selection, of_trace
 from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.results import Result
-from autoglm_throttle.traffic.trace import HEADER, load_azure_llm, make_load
+from autoglm_throttle.traffic.trace import HEADER, load_azure_llm
 
 ROWS = 250
 COLUMNS = ("statuses", "lag_s", "response_s", "service_s", "first_byte_s", "promised_s", "reasons")
@@ -52,7 +53,8 @@ def play(path: Path, seed: int) -> Result:
     def watch(_t_s: float) -> dict[str, float]:
         return {"factor_ratio": throttle.tick().factor}
 
-    load = make_load(load_azure_llm(path), PriorityMix(clients=20, skew=1.0), speed=1.0, seed=seed)
+    options = ReplayOptions(mix=PriorityMix(clients=20, skew=1.0), seed=seed)
+    load = of_trace(load_azure_llm(path), Selection(), options)
     app = ThrottleMiddleware(service(sim), throttle=throttle)
     return run_inprocess(app, load, clock=clock, watch=watch, abort=0.05, seed=seed)
 
