@@ -110,8 +110,6 @@ a line of --requests FILE:
 """
 
 
-UNREADABLE: Final = Search(1.0, 2.0, TRIAL_S)  # Placeholder for an offer that could not be read
-
 Route = tuple[str, str, float]  # Method, empty if not stated; path and query; share
 Requests = tuple[tuple[PlannedRequest, ...], tuple[float, ...]]  # The requests and their shares
 NO_REQUESTS: Final[Requests] = (PlannedRequest(),), (1.0,)  # Placeholder for unreadable ones
@@ -220,20 +218,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_arguments(args: argparse.Namespace, url: str) -> None:
     """Check a command line; the namespace gets the values that its options make together.
 
-    These are those of `read_run`, ``offer``, ``planned`` (the requests), ``priority_mix`` and
-    ``path``, that of the URL.
-
-    Raises:
-        UsageError: with all problems.
+    These are those of `read_run`, ``offer``, ``planned`` (the requests), ``priority_mix``, and ``path`` of
+    the URL. All problems are raised together, as a `UsageError`.
     """
     place, args.path = split_url(url)
     args.planned, shares = _requests(args)
-    args.offer = args.shape or args.find_peak or UNREADABLE
+    args.offer = args.shape or args.find_peak
     args.priority_mix = PriorityMix(args.mix, args.clients, args.skew, shares)
     common = url if is_given(args, "--route") or is_given(args, "--requests") else place
     read_run(args, ["load", hidden_query(url)], url, common)
     _check_together(args)
-    if isinstance(args.find_peak, Search):
+    if args.find_peak is not None:
         _check_search(args, args.find_peak)
     args.problems.raise_if_any()
 

@@ -24,6 +24,7 @@ from autoglm_throttle.traffic.record import (
 )
 from autoglm_throttle.traffic.record.recorded_request import MAX_LINE_BYTES
 from autoglm_throttle.traffic.record.recording_reader import open_packed
+from autoglm_throttle.traffic.record.redaction import target_of
 
 # Most requests that wait for a response further down in the file; older ones are returned without it.
 MAX_PENDING = 1_000
@@ -35,9 +36,6 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _BLANK = re.compile(rb"\r?\n(?:\r?\n|\Z)")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[^\r\n]*\r?\n")
 _LENGTH = re.compile(r"\d{1,12}", re.ASCII)
-# Authorities with a user, as at the start of a URL without a scheme.
-_USER = re.compile(r"(?:/{2,}[^/?#]*@[^/?#]*)+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Headers = list[tuple[str, str]]
@@ -117,23 +115,6 @@ def _read_block(size: int, parts: Sequence[bytes], pending: dict[bytes, GorReque
     if kind == b"2" and serial in pending:
         _add_response(pending.pop(serial), payload, int(at_ns), int(latency_ns or 0))
     return ()
-
-
-def target_of(url: str) -> str:
-    """Return path and query of an absolute URL, or of a path.
-
-    ``//name:password@host/path`` is a URL without a scheme; ``//path`` may be a path, and stays one.
-    """
-    match = _URL.fullmatch(url)
-    rest = match[1] if match else url.partition("#")[0]
-    begins = _USER.match(rest)
-    if begins:
-        rest = rest[begins.end() :]
-    if (match or begins) and not rest.startswith("/"):
-        rest = f"/{rest}"
-    if not rest.startswith("/"):
-        raise TrafficError("neither an absolute URL nor a path")
-    return rest
 
 
 class GorFile:

@@ -5,79 +5,29 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from autoglm_throttle.settings.groups.observe import RecordBody, identifies_caller
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.gor import GorFile, is_gor, target_of
+from autoglm_throttle.traffic.gor import GorFile, is_gor
 from autoglm_throttle.traffic.record import (
     RecordedRequest,
-    RecordingHeader,
     RecordingProblems,
     RecordingReader,
-    RecordingTrailer,
     Redaction,
     open_recording,
 )
 from autoglm_throttle.traffic.record.recorded_request import MAX_BODY_BYTES
 from autoglm_throttle.traffic.record.recording_reader import open_packed
 from autoglm_throttle.traffic.record.redaction import HEADER_NAME
-from autoglm_throttle.types import Priority
 from autoglm_throttle.version import __version__
 
 BEGIN_BYTES = 4_096  # Bytes of a file that are enough to detect its format
 
 
-class RecordingSource:
-    """A recording of this library, redacted once more. Data that may never be recorded is removed."""
-
-    has_bodies = False  # Whether entries carry bodies that a recording need not store
-
-    def __init__(self, recording: RecordingReader, redaction: Redaction | None = None) -> None:
-        self._recording = recording
-        self._redaction = redaction
-        self._fields = self._targets = 0
-        self.header: RecordingHeader = recording.header
-        if redaction is not None:
-            described = dict(recording.header.redaction) | redaction.describe()
-            self.header = replace(recording.header, redaction=described)
-
-    @property
-    def end(self) -> RecordingTrailer | None:
-        """The last line of the recording."""
-        return self._recording.end
-
-    def entries(self) -> Iterator[RecordedRequest]:
-        """Yield all entries in order of time."""
-        self._fields = self._targets = 0
-        for entry in self._recording.entries():
-            yield self._redacted(entry)
-
-    def problem_lines(self) -> list[str]:
-        """Problems and removed data, so far."""
-        lines = self._recording.problems.lines()
-        if self._fields:
-            lines.append(f"{self._fields} header fields were left out")
-        if self._targets:
-            lines.append(f"of {self._targets} requests a part of the URL was left out or masked")
-        return lines
-
-    def _redacted(self, entry: RecordedRequest) -> RecordedRequest:
-        headers, target = entry.headers, _origin_form(entry.target)
-        if self._redaction is not None:
-            pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
-            headers, target = tuple(self._redaction.fields(pairs)), self._redaction.target_of(target)
-        headers = tuple(pair for pair in headers if not identifies_caller(pair[0]) or Priority.knows(pair[1]))
-        self._fields += len(entry.headers) - len(headers)
-        self._targets += target != entry.target
-        if (headers, target) == (entry.headers, entry.target):
-            return entry
-        return replace(entry, headers=headers, target=target)
-
-
-RequestFile = RecordingSource | GorFile  # A file of recorded requests
+RequestFile = RecordingReader | GorFile  # A file of recorded requests
 
 
 def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:
@@ -87,7 +37,7 @@ def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:
     """
     if is_gor(read_begin(path)):
         return GorFile(path, redaction)
-    return RecordingSource(open_recording(path), redaction)
+    return RecordingReader(path, redaction)
 
 
 def read_begin(path: Path) -> bytes:
@@ -161,11 +111,3 @@ def _with_stored_body(entry: RecordedRequest, bodies: RecordBody) -> RecordedReq
     hashed = hashlib.sha256(body).hexdigest() if body and bodies is not RecordBody.NONE else ""
     is_stored = bodies is RecordBody.FULL and 0 < len(body) <= MAX_BODY_BYTES
     return replace(entry, body=body if is_stored else None, body_sha256=hashed)
-
-
-def _origin_form(target: str) -> str:
-    """Remove host, user and fragment from a target; one that is no path, such as ``*``, stays."""
-    try:
-        return target_of(target)
-    except TrafficError:
-        return target.partition("#")[0] or "/"

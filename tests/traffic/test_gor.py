@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.gor import MAX_PENDING, GorFile, GorRequest, is_gor, read_requests, target_of
+from autoglm_throttle.traffic.gor import MAX_PENDING, GorFile, GorRequest, is_gor, read_requests
 from autoglm_throttle.traffic.record import RecordingProblems
+from autoglm_throttle.traffic.record.redaction import target_of
 
 END = "\n\U0001f435\U0001f648\U0001f649\n".encode()
 CAPTURE = (

@@ -14,10 +14,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from autoglm_throttle.settings.groups.observe import identifies_caller
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.record.recorded_request import (
     KIND,
@@ -29,6 +30,8 @@ from autoglm_throttle.traffic.record.recorded_request import (
     RecordingTrailer,
     parse_object,
 )
+from autoglm_throttle.traffic.record.redaction import Redaction, target_of
+from autoglm_throttle.types import Priority
 
 # Greatest distance of a line behind later arrivals; beyond it is a fault, not a long request.
 SORTED_WITHIN_S: Final = 120.0
@@ -62,26 +65,35 @@ class RecordingProblems:
 
 
 class RecordingReader:
-    """Reads a recording on disk; `open_recording` creates it.
+    """Reads a recording on disk. Data that may never be recorded is removed, wherever it came from.
 
     Args:
         path: the file; a name that ends in ``.gz`` is decompressed while reading.
+        redaction: applied once more; None: none.
 
     Raises:
         TrafficError: it cannot be read, is no recording, or of another version.
     """
 
-    def __init__(self, path: Path) -> None:
+    has_bodies = False  # Whether entries carry bodies that a recording need not store
+
+    def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
         self.path: Path = path
         # Unreadable lines; complete once the entries were read to the end.
         self.problems: RecordingProblems = RecordingProblems()
         # The last line; None where the recorder had no time to write it. Known after the entries.
         self.end: RecordingTrailer | None = None
         self.header: RecordingHeader = RecordingHeader()  # The first line
+        self._redaction = redaction
+        self._removed_fields = self._changed_targets = 0
         self._late_s = self._scan()
+        if redaction is not None:
+            described = dict(self.header.redaction) | redaction.describe()
+            self.header = replace(self.header, redaction=described)
 
     def entries(self) -> Iterator[RecordedRequest]:
         """Yield all requests in order of arrival; each call reads the file again."""
+        self._removed_fields = self._changed_targets = 0
         waiting: list[tuple[float, int, int, RecordedRequest]] = []
         newest = -math.inf
         for number, _, entry in self.lines():
@@ -93,9 +105,35 @@ class RecordingReader:
             newest = max(newest, entry.t_s)
             heapq.heappush(waiting, (entry.t_s, entry.id, number, entry))
             while waiting[0][0] < newest - self._late_s:
-                yield heapq.heappop(waiting)[-1]  # no later line can have arrived before this one
+                # No later line can have arrived before this one.
+                yield self._redacted(heapq.heappop(waiting)[-1])
         while waiting:
-            yield heapq.heappop(waiting)[-1]
+            yield self._redacted(heapq.heappop(waiting)[-1])
+
+    def _redacted(self, entry: RecordedRequest) -> RecordedRequest:
+        headers = entry.headers
+        try:
+            target = target_of(entry.target)
+        except TrafficError:  # no path, such as ``*``
+            target = entry.target.partition("#")[0] or "/"
+        if self._redaction is not None:
+            pairs = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
+            headers, target = tuple(self._redaction.fields(pairs)), self._redaction.target_of(target)
+        headers = tuple(pair for pair in headers if not identifies_caller(pair[0]) or Priority.knows(pair[1]))
+        self._removed_fields += len(entry.headers) - len(headers)
+        self._changed_targets += target != entry.target
+        if (headers, target) == (entry.headers, entry.target):
+            return entry
+        return replace(entry, headers=headers, target=target)
+
+    def problem_lines(self) -> list[str]:
+        """Problems and removed data, so far."""
+        lines = self.problems.lines()
+        if self._removed_fields:
+            lines.append(f"{self._removed_fields} header fields were left out")
+        if self._changed_targets:
+            lines.append(f"of {self._changed_targets} requests a part of the URL was left out or masked")
+        return lines
 
     def lines(self) -> Iterator[tuple[int, bytes, RecordedRequest | None]]:
         """Yield each line with its number and its request; None for the first, last and unreadable lines."""

@@ -40,6 +40,10 @@ _PARAMETERS = re.compile(rb";[^/]*")  # Parameters of a path segment, such as ``
 # Valid target without a path: ``*``, or a host and its port.
 _HOST = re.compile(rb"\*|[A-Za-z0-9._:\[\]-]+:\d{1,5}")
 
+# The same of a whole target: authorities with a user, as at the start of a URL without a scheme.
+_USERS = re.compile(r"(?:/{2,}[^/?#]*@[^/?#]*)+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*([^#]*)(?:#.*)?", re.DOTALL)
+
 _PARTS = re.compile(rb"[&;]")  # Separators of query parameters; some servers still accept the semicolon
 
 
@@ -246,3 +250,20 @@ def _check_headers(names: Iterable[str], priority: str, never: frozenset[str]) -
             raise TrafficError(f"{name!a} is no header name")
         if name in never or (name != priority and identifies_caller(name)):
             raise TrafficError(f"the header {name} identifies the caller and can never be recorded")
+
+
+def target_of(url: str) -> str:
+    """Return path and query of an absolute URL, or of a path.
+
+    ``//name:password@host/path`` is a URL without a scheme; ``//path`` may be a path, and stays one.
+    """
+    match = _URL.fullmatch(url)
+    rest = match[1] if match else url.partition("#")[0]
+    begins = _USERS.match(rest)
+    if begins:
+        rest = rest[begins.end() :]
+    if (match or begins) and not rest.startswith("/"):
+        rest = f"/{rest}"
+    if not rest.startswith("/"):
+        raise TrafficError("neither an absolute URL nor a path")
+    return rest
