@@ -153,10 +153,7 @@ def _rejections(reason: t.Reason, number: float, cause: str, **keys: object) -> 
 
 
 def configured(values: Mapping[str, str], chosen: Collection[str]) -> LogEvent:
-    """Build the event, logged once, of the configuration in force, whose secrets must be masked already.
-
-    The text has the limits and the ``chosen`` settings, those without their default.
-    """
+    """Build the event, logged once, of the configuration in force; the text has only ``chosen`` settings."""
     shown = {name: text for name, text in values.items() if name in _LIMITS or name in chosen}
     parts = (
         f"{name}={text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 2] + '..'}"
@@ -208,10 +205,7 @@ def guard_table_full(most: int) -> LogEvent:
 def control_events(
     before: t.ControlState, after: t.ControlState, view: t.GpuView | None = None, now: float | None = None
 ) -> Iterator[LogEvent]:
-    """Yield the log events of a changed control state: tier, stop of admission, telemetry, signal.
-
-    Without ``now``, in monotonic seconds, the age of the newest view is left out.
-    """
+    """Yield the log events of a changed control state: tier, stop of admission, telemetry, signal."""
     if after.tier != before.tier or (not after.factor) is not (not before.factor):
         keys: dict[str, object] = {"factor": after.factor, "factor_before": before.factor}
         keys |= {"cause": after.cause.value, "gpu_utilization_ratio": after.load}
@@ -237,11 +231,9 @@ def _telemetry_event(
     if _all_devices_lost(after.signal, view):
         parts, age_s = [*parts[:1], "every GPU is lost, so the load is unknown"], None
     origin = f" ({', '.join(parts)})" if parts else ""
-    text = (
-        "no GPU telemetry: the rates stay nominal"
-        if nothing
-        else f"GPU telemetry is {after.telemetry}{origin}"
-    )
+    text = f"GPU telemetry is {after.telemetry}{origin}"
+    if nothing:
+        text = "no GPU telemetry: the rates stay nominal"
     keys: dict[str, object] = {"state": after.telemetry.value, "state_before": before.telemetry.value}
     keys |= {"factor": after.factor, "provider": provider or None, "age_s": age_s}
     warns = nothing or after.telemetry in {t.TelemetryState.STALE, t.TelemetryState.BLIND}

@@ -133,7 +133,13 @@ class Verdicts:
     async def _wait_in_queue(self, ticket: Ticket, disconnected: DisconnectWait) -> Permit | Rejection | None:
         try:
             wakeup = new_wakeup()
-            waits = self._register_waker(ticket, wakeup.set)
+            on_ready = wakeup.set
+            with self._lock:
+                waits = ticket.state is _WAITING
+                if waits:
+                    ticket.on_ready = on_ready
+                else:  # another thread made it ready first
+                    self._settlement.mark_claimed(ticket)
             charges = ticket.charges
             if charges.pending_check is not None and charges.decision is None:  # not asked at the head
                 verdict = await self._check_store(ticket)
@@ -175,16 +181,6 @@ class Verdicts:
                 self._settlement.counters.oddities["disconnected_in_queue"] += 1
             self._record_queue_time(ticket, now)
             self.refund(ticket, now)
-
-    def _register_waker(self, ticket: Ticket, on_ready: Callable[[], None]) -> bool:
-        """Register the wake-up of a waiter; False if the ticket is ready or expired already."""
-        with self._lock:
-            waits = ticket.state is _WAITING
-            if waits:
-                ticket.on_ready = on_ready
-            else:  # another thread made it ready first
-                self._settlement.mark_claimed(ticket)
-        return waits
 
     async def _check_store(self, ticket: Ticket) -> Permit | Rejection | None:
         """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""

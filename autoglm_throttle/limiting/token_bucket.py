@@ -91,9 +91,7 @@ class PriorityBuckets:
 
     Borrowing takes the whole cost from the first bucket, lowest priority first, that keeps half of its burst.
     So the sum of admitted units stays within the sum of bursts and rates.
-
-    The settings have the rates of all processes, of which this one gets its part; a bucket holds at least one
-    token.
+    Of the rates in the settings this process gets its part; a bucket holds at least one token.
     """
 
     def __init__(self, settings: RateSettings, now: float) -> None:
