@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol, cast
@@ -43,15 +42,14 @@ NUMBERS: Final[tuple[tuple[str, str, Callable[[list[float]], float]], ...]] = (
     ("waiting", "queued_requests", sum),
     ("gpu_utilization_ratio", "gpu_utilization_ratio", _mean),
     ("gpu_power_w", "gpu_power_watts", sum),
+    ("gpu_memory_used", "gpu_memory_used_bytes", sum),
+    ("gpu_memory_total", "gpu_memory_total_bytes", sum),
 )
-
-_USED: Final = PREFIX + "gpu_memory_used_bytes"
-_TOTAL: Final = PREFIX + "gpu_memory_total_bytes"
-WANTED: Final = (*(PREFIX + metric for _, metric, _ in NUMBERS), _USED, _TOTAL)
+WANTED: Final = tuple(PREFIX + metric for _, metric, _ in NUMBERS)
 
 
 class ProbeTargetLostError(Exception):
-    """The target of a probe is lost for good; without a text it is not reported."""
+    """The target of a probe is lost for good."""
 
 
 class Probe(Protocol):
@@ -71,7 +69,7 @@ class Prober:
 
     def __init__(self, probes: Sequence[Probe], *, every_s: float = INTERVAL_S) -> None:
         self._every_s = every_s
-        self._lock = threading.Lock()
+        # Threads only append, and each sets only the fault of its own probe: no lock is needed.
         self._samples: list[tuple[float, dict[str, float]]] = []
         self._faults: dict[str, tuple[str, int]] = {}  # Last error and failed samples of each failing probe
         self._workers = [self._worker(probe) for probe in probes]
@@ -91,18 +89,13 @@ class Prober:
     @property
     def faults(self) -> list[str]:
         """Last error of each failing probe, one sentence each."""
-        with self._lock:
-            return [
-                f"{text} ({missed} failed samples)" if missed > 1 else text
-                for text, missed in self._faults.values()
-            ]
+        faults = list(self._faults.values())
+        return [f"{text} ({missed} failed samples)" if missed > 1 else text for text, missed in faults]
 
     def samples(self, start_s: float, end_s: float) -> tuple[dict[str, float], ...]:
         """Return the samples of all probes within a time span, second by second: ``t_s`` and the numbers."""
         rows: dict[int, dict[str, float]] = {}
-        with self._lock:
-            samples = sorted(self._samples, key=lambda one: one[0])
-        for at_s, values in samples:
+        for at_s, values in sorted(self._samples, key=lambda one: one[0]):
             if start_s <= at_s <= end_s:
                 second = math.floor((at_s - start_s) / self._every_s)
                 rows.setdefault(second, {"t_s": round(at_s - start_s, 3)}).update(values)
@@ -123,22 +116,19 @@ class Prober:
             try:
                 values = probe.sample(now)
             except ProbeTargetLostError as error:
-                if str(error):
-                    self._record_fault(probe, str(error))
+                self._record_fault(probe, str(error))
                 return None
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
                 fail(error)
             else:
-                with self._lock:
-                    self._samples.append((now, values))
+                self._samples.append((now, values))
             return max(0.0, next_s - monotonic())
 
         return Worker(f"watch {probe.name}", step, on_crash=fail)
 
     def _record_fault(self, probe: Probe, text: str) -> None:
-        with self._lock:
-            _, missed = self._faults.get(probe.name, ("", 0))
-            self._faults[probe.name] = (text, missed + 1)
+        _, missed = self._faults.get(probe.name, ("", 0))
+        self._faults[probe.name] = (text, missed + 1)
 
 
 class ProcessProbe:
@@ -255,7 +245,7 @@ def numbers(series: Iterable[Series]) -> dict[str, float]:
     values = {
         name: join(found[PREFIX + metric]) for name, metric, join in NUMBERS if PREFIX + metric in found
     }
-    total = sum(found.get(_TOTAL, ()))
-    if total > 0.0 and _USED in found:
-        values["gpu_memory_ratio"] = sum(found[_USED]) / total
+    used, total = values.pop("gpu_memory_used", None), values.pop("gpu_memory_total", 0.0)
+    if used is not None and total > 0.0:
+        values["gpu_memory_ratio"] = used / total
     return values

@@ -1,7 +1,15 @@
 """Plans of load: shapes, arrival processes, priorities and clients. Pure."""
 
-from autoglm_throttle.traffic.plan.arrivals import MIX, Arrivals, PriorityMix, parse_mix
-from autoglm_throttle.traffic.plan.load_plan import LoadPlan, format_plan, make_plan, make_replay_plan
+from autoglm_throttle.traffic.plan.load_plan import (
+    MIX,
+    Arrivals,
+    LoadPlan,
+    PriorityMix,
+    format_plan,
+    make_plan,
+    make_replay_plan,
+    parse_mix,
+)
 from autoglm_throttle.traffic.plan.shapes import (
     GRAMMAR,
     MAX_PLANNED,

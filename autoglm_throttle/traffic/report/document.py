@@ -102,7 +102,11 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "segments": segments,
         "requests": [{"label": one, "tally": cell(sent_s, group=n)} for n, one in enumerate(labels)],
         "seconds": seconds(plan, log),
-        "watched": [_finite(sample) for sample in result.watched],
+        # Without values that JSON cannot represent.
+        "watched": [
+            {name: value for name, value in sample.items() if math.isfinite(value)}
+            for sample in result.watched
+        ],
         "generator": generator,
         "replay": run_info.replay.comparison,
     }
@@ -202,8 +206,3 @@ def _generator(result: Result) -> GeneratorPart:
         "resent": cost.resent,
         "connections": cost.connections,
     }
-
-
-def _finite(sample: Mapping[str, float]) -> dict[str, float]:
-    """Drop values that JSON cannot represent."""
-    return {name: value for name, value in sample.items() if math.isfinite(value)}

@@ -71,7 +71,13 @@ class ObjectiveTerm:
         if found is None:
             raise TrafficError(f"{text!r} is no objective: {GRAMMAR}")
         unit, measure = metric(found["metric"], text)
-        bound = _bound(unit, found["number"], found["suffix"], text)
+        scale = UNITS[unit].get(found["suffix"])
+        if scale is None:
+            known = ", ".join(name or "none" for name in UNITS[unit])
+            raise TrafficError(f"the unit in {text!r} must be one of: {known}")
+        bound = float(found["number"]) * scale
+        if unit == "ratio" and bound > 1.0:
+            raise TrafficError(f"the share in {text!r} is above 1, which is 100%")
         priority = Priority[found["priority"].upper()] if found["priority"] else None
         return cls(text, unit, measure, found["op"], bound, priority, found["segment"])
 
@@ -158,14 +164,3 @@ def metric(name: str, text: str = "") -> tuple[Unit, Measure]:
         key = cast("Literal['mean_s', 'max_s']", f"{found[2]}_s")
         return "s", lambda tally: tally[durations][key]
     return "s", lambda tally: percentile(tally[durations], share)
-
-
-def _bound(unit: Unit, number: str, suffix: str, text: str) -> float:
-    scale = UNITS[unit].get(suffix)
-    if scale is None:
-        known = ", ".join(name or "none" for name in UNITS[unit])
-        raise TrafficError(f"the unit in {text!r} must be one of: {known}")
-    bound = float(number) * scale
-    if unit == "ratio" and bound > 1.0:
-        raise TrafficError(f"the share in {text!r} is above 1, which is 100%")
-    return bound

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.objectives import metric
-from autoglm_throttle.traffic.report.schema import Document, GeneratorPart, LoadPart, TallyDocument
+from autoglm_throttle.traffic.report.schema import Document, TallyDocument
 from autoglm_throttle.traffic.request_log import RequestResult
 
 NO_DATA = "-"  # Shown in place of missing data
@@ -86,9 +86,10 @@ def table(rows: Sequence[Sequence[str]], text_columns: int = 2) -> list[str]:
 
 def lines(document: Document) -> list[str]:
     """Format a report: the verdict, the objectives, one table, and the errors; lines without line ends."""
-    verdict, limits_s = document["verdict"], document["load"]["limits_s"]
+    verdict, load, generator = document["verdict"], document["load"], document["generator"]
     width = max((len(one["term"]) for one in verdict["objectives"]), default=0)
-    limits = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in limits_s.items())
+    limits = ", ".join(f"{name} {duration(limit_s)}" for name, limit_s in load["limits_s"].items())
+    mix = "".join(f", {name} {percent:g} %" for name, percent in load["mix"].items() if percent)
     text = [
         document["title"],
         verdict["text"],
@@ -99,27 +100,16 @@ def lines(document: Document) -> list[str]:
             for one in verdict["objectives"]
         ),
         "",
-        _load(document["load"]),
+        f"{load['shape']}, {load['arrivals']} arrivals, {load['loop']} loop, seed {load['seed']},"
+        f" {load['planned']} request{'s' * (load['planned'] != 1)} in {load['duration_s']:g} s{mix}",
         *table(_rows(document)),
         "",
         f"goodput: served within {limits}" if limits else "goodput: everything served",
         *_details(document["totals"]),
-        _generator(document["generator"]),
+        f"generator: lag p99 {duration(generator['lag']['p99_s'])}, {share(generator['cpu_share'])} of a"
+        f" core, {generator['connections']} connections, {generator['resent']} sent again",
     ]
     return [printable(line) for line in text]
-
-
-def _load(load: LoadPart) -> str:
-    return ", ".join(
-        (
-            load["shape"],
-            f"{load['arrivals']} arrivals",
-            f"{load['loop']} loop",
-            f"seed {load['seed']}",
-            f"{load['planned']} request{'s' * (load['planned'] != 1)} in {load['duration_s']:g} s",
-            *(f"{name} {percent:g} %" for name, percent in load["mix"].items() if percent),
-        )
-    )
 
 
 def _rows(document: Document) -> list[tuple[str, ...]]:
@@ -175,14 +165,6 @@ def _details(totals: TallyDocument) -> list[str]:
     if totals["unsent"]:
         details.append(f"left out because the run was stopped: {totals['unsent']}")
     return details
-
-
-def _generator(generator: GeneratorPart) -> str:
-    lag_s, cpu = generator["lag"]["p99_s"], generator["cpu_share"]
-    return (
-        f"generator: lag p99 {duration(lag_s)}, {share(cpu)} of a core,"
-        f" {generator['connections']} connections, {generator['resent']} sent again"
-    )
 
 
 def comparison(a: Document, b: Document) -> dict[str, Any]:

@@ -75,10 +75,11 @@ def _lag_s(lag: Times) -> float:
 
 def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> str:
     """Describe a run that failed as a whole, with a remedy; empty if it did not."""
-    unanswered = _unanswered_at_end(outcomes)
-    if unanswered >= MIN_UNANSWERED:
+    sent = (outcome for outcome in reversed(outcomes) if outcome != UNSENT)
+    unanswered = list(takewhile(UNANSWERED.__contains__, sent))
+    if len(unanswered) >= MIN_UNANSWERED and RequestResult.CONNECTION in unanswered:
         return (
-            f"the service stopped accepting connections: the last {unanswered} requests got no answer;"
+            f"the service stopped accepting connections: the last {len(unanswered)} requests got no answer;"
             f" {OTHER_ACTION}"
         )
     classes = totals["classes"]
@@ -89,15 +90,8 @@ def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> st
     counts = counts or {name: count for name, count in classes.items() if count}
     listed = ", ".join(f"{count} x {name}" for name, count in counts.items())
     action = ACTIONS.get(max(counts, key=lambda name: counts[name]), OTHER_ACTION)
-    sent = totals["planned"] - totals["unsent"]
-    return f"0 of {sent} requests succeeded ({listed}): {action}"
-
-
-def _unanswered_at_end(outcomes: Sequence[int]) -> int:
-    """Count requests without an answer at the end of a run; 0 unless a connection failed among them."""
-    sent = (outcome for outcome in reversed(outcomes) if outcome != UNSENT)
-    unanswered = list(takewhile(UNANSWERED.__contains__, sent))
-    return len(unanswered) if RequestResult.CONNECTION in unanswered else 0
+    planned = totals["planned"] - totals["unsent"]
+    return f"0 of {planned} requests succeeded ({listed}): {action}"
 
 
 def verdict(
