@@ -36,7 +36,7 @@ from autoglm_throttle.traffic.replay import (
     open_replay,
 )
 from autoglm_throttle.traffic.report import ReplayInfo, make
-from autoglm_throttle.traffic.report.schema import KIND, ObjectiveResult
+from autoglm_throttle.traffic.report.schema import KIND, Part
 
 EXAMPLES: Final = """\
 examples:
@@ -167,7 +167,7 @@ def _existing(name: str) -> Path:
     return path
 
 
-def _checked(limit: float, comparison: Mapping[str, Any] | None) -> ObjectiveResult:
+def _checked(limit: float, comparison: Mapping[str, Any] | None) -> Part:
     """Return the objective of ``--check``; it fails for a file without recorded responses."""
     return {
         "term": f"--check {limit:.2%}",

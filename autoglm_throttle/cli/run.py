@@ -28,7 +28,7 @@ from autoglm_throttle.traffic.plan import LoadLevel, LoadShape, make_plan
 from autoglm_throttle.traffic.probes import MetricsProbe, Prober
 from autoglm_throttle.traffic.report import Document, ProgressLine, RunInfo, dumps, lines, make
 from autoglm_throttle.traffic.report.page import render
-from autoglm_throttle.traffic.report.schema import About
+from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.report.text_report import NO_DATA, duration, share, table
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.results import Result
@@ -116,7 +116,7 @@ def run_load(
 def run_info(args: argparse.Namespace, shape: str, loop: str) -> RunInfo:
     """Return what a report holds beside the run itself; ``loop`` is the event loop that sent."""
     # This machine and these versions; they are never compared.
-    about: About = {
+    about: Part = {
         "library": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -149,7 +149,7 @@ def processor() -> str:
 
 def write_report(report: Document, args: argparse.Namespace, more: Sequence[str] = ()) -> int:
     """Write a report to its files, then print it; a reader of the output may close it early."""
-    status = report["verdict"]["status"]
+    status: int = report["verdict"]["status"]
     text = dumps(report)
     for path, content in ((args.json, text), (args.html, render(report) if args.html else "")):
         if path is not None:

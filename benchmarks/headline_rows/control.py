@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from autoglm_throttle.traffic.report.schema import TallyDocument
+from autoglm_throttle.traffic.report.schema import Part
 
 CONTROL = "control"
 """Name of the control row."""
@@ -37,7 +37,7 @@ class Point:
     error_ratio: float | None
 
     @classmethod
-    def of(cls, tally: TallyDocument) -> Point:
+    def of(cls, tally: Part) -> Point:
         """Read the three numbers from a tally of a report."""
         return cls(tally["done_ratio"], tally["response"]["p99_s"], tally["error_ratio"])
 

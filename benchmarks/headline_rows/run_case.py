@@ -9,7 +9,7 @@ from typing import Any
 from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
 from autoglm_throttle.traffic.report import RunInfo, make
-from autoglm_throttle.traffic.report.schema import Document, SegmentPart, TallyDocument
+from autoglm_throttle.traffic.report.schema import Document, Part
 from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.types import Priority
@@ -70,7 +70,7 @@ def figures(document: Document, server_cpu: float) -> dict[str, Any]:
     }
 
 
-def level(segment: SegmentPart) -> dict[str, Any]:
+def level(segment: Part) -> dict[str, Any]:
     """Build the record of a level; times are of served requests, from the intended start."""
     tally, length_s = segment["tally"], segment["end_s"] - segment["start_s"]
     response = tally["response"]
@@ -85,7 +85,7 @@ def level(segment: SegmentPart) -> dict[str, Any]:
     }
 
 
-def _counts(tally: TallyDocument) -> dict[str, int]:
+def _counts(tally: Part) -> dict[str, int]:
     classes = tally["classes"]
     return {
         "planned": tally["planned"],

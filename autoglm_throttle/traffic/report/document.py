@@ -12,17 +12,7 @@ from itertools import pairwise
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report.objectives import Objectives
-from autoglm_throttle.traffic.report.schema import (
-    KIND,
-    SCHEMA,
-    About,
-    Document,
-    GeneratorPart,
-    LoadPart,
-    ObjectiveResult,
-    SegmentPart,
-    TallyDocument,
-)
+from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document, Part
 from autoglm_throttle.traffic.report.tally import seconds, tally, times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
 from autoglm_throttle.traffic.request_log import UNSENT
@@ -47,7 +37,7 @@ class ReplayInfo:
 
     comparison: dict[str, object] | None = None  # Of the recording with its replay
     # Results of further objectives, such as the similarity to the recording.
-    objectives: tuple[ObjectiveResult, ...] = ()
+    objectives: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +52,7 @@ class RunInfo:
     # Latency limits for goodput; without a limit all served requests of a priority are goodput.
     limits_s: Mapping[Priority, float] = field(default_factory=lambda: LIMITS_S)
     objectives: Objectives = field(default_factory=Objectives)
-    about: About = field(default_factory=About)
+    about: Part = field(default_factory=Part)
     caveats: tuple[str, ...] = ()  # Further reasons why the run is not valid; one sentence each
     replay: ReplayInfo = field(default_factory=ReplayInfo)
 
@@ -119,7 +109,7 @@ def _cell(
     segment: int | None = None,
     priority: int | None = None,
     group: int | None = None,
-) -> TallyDocument:
+) -> Part:
     """Sum the rows with the wanted segment, priority and group; default: all."""
     wanted = segment, priority, group
     chosen = (
@@ -130,9 +120,7 @@ def _cell(
     return tally(Tally.of(chosen), length_s, step_s)
 
 
-def _priorities(
-    cell: Callable[..., TallyDocument], length_s: float, segment: int | None = None
-) -> dict[str, TallyDocument]:
+def _priorities(cell: Callable[..., Part], length_s: float, segment: int | None = None) -> dict[str, Part]:
     return {one.label: cell(length_s, segment, one.value) for one in Priority}
 
 
@@ -167,7 +155,7 @@ def _step_s(plan: LoadPlan, sent_s: float) -> float:
     return min((length_s for length_s in lengths_s if length_s > TIME_RESOLUTION_S), default=1.0) / RATE_STEPS
 
 
-def _segment(number: int, plan: LoadPlan, cell: Callable[..., TallyDocument], sent_s: float) -> SegmentPart:
+def _segment(number: int, plan: LoadPlan, cell: Callable[..., Part], sent_s: float) -> Part:
     start_s, end_s = (0.0, *plan.ends_s)[number : number + 2]
     length_s = min(end_s, sent_s) - start_s
     return {
@@ -179,7 +167,7 @@ def _segment(number: int, plan: LoadPlan, cell: Callable[..., TallyDocument], se
     }
 
 
-def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -> LoadPart:
+def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -> Part:
     plan = result.load.plan
     return {
         "shape": run_info.shape,
@@ -196,7 +184,7 @@ def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -
     }
 
 
-def _generator(result: Result) -> GeneratorPart:
+def _generator(result: Result) -> Part:
     cost, lag = result.run_cost, Histogram()
     lag.record_all(result.request_log.lag_s)
     return {

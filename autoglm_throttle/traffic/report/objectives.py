@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from operator import ge, gt, le, lt
-from typing import Literal, cast
+from typing import Literal
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.report.schema import ObjectiveResult, SegmentPart, TallyDocument
+from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.report.tally import percentile
 from autoglm_throttle.types import Priority
 
 Unit = Literal["s", "ratio", "rps"]
-Measure = Callable[[TallyDocument], float | None]
-DurationsKey = Literal["response", "service", "first_byte", "rejection"]
+Measure = Callable[[Part], float | None]
 
 # Metrics other than durations: unit, and the function that reads it from a tally.
 METRICS: Mapping[str, tuple[Unit, Measure]] = {
@@ -85,7 +84,7 @@ class ObjectiveTerm:
         """Whether a value meets the objective; None never does."""
         return value is not None and OPERATORS[self.operator](value, self.bound)
 
-    def evaluate(self, tally: TallyDocument | None) -> ObjectiveResult:
+    def evaluate(self, tally: Part | None) -> Part:
         """Evaluate the objective; None stands for a segment that the run did not have."""
         value = None if tally is None else self.measure(tally)
         return {"term": self.text, "value": value, "unit": self.unit, "holds": self.holds(value)}
@@ -133,9 +132,7 @@ class Objectives:
             known = ", ".join(f"{number} ({name})" for number, name in enumerate(segments, 1))
             raise TrafficError(f"no such segment: {', '.join(missing)}; there are {known}")
 
-    def evaluate(
-        self, totals: TallyDocument, priorities: Mapping[str, TallyDocument], segments: Sequence[SegmentPart]
-    ) -> list[ObjectiveResult]:
+    def evaluate(self, totals: Part, priorities: Mapping[str, Part], segments: Sequence[Part]) -> list[Part]:
         """Evaluate each objective; for a repeated segment, once for each occurrence."""
         results = []
         for term in self.terms:
@@ -159,8 +156,7 @@ def metric(name: str, text: str = "") -> tuple[Unit, Measure]:
     share = float(Decimal(found[3] or 50) / 100) if found else 0.0
     if found is None or not share:
         raise TrafficError(f"unknown metric {name!r} in {text!r}: {GRAMMAR}")
-    durations = cast("DurationsKey", found[1].rstrip(".") or "response")
+    durations = found[1].rstrip(".") or "response"
     if found[2] in ("mean", "max"):
-        key = cast("Literal['mean_s', 'max_s']", f"{found[2]}_s")
-        return "s", lambda tally: tally[durations][key]
+        return "s", lambda tally: tally[durations][f"{found[2]}_s"]
     return "s", lambda tally: percentile(tally[durations], share)

@@ -1,4 +1,4 @@
-"""The schema of a report, version 1: the types of its JSON, its writer and its reader.
+"""The schema of a report, version 1: the parts of its JSON, its writer and its reader.
 
 Durations are seconds rounded to microseconds, shares are ratios, None stands where there is no data.
 """
@@ -6,198 +6,112 @@ Durations are seconds rounded to microseconds, shares are ratios, None stands wh
 from __future__ import annotations
 
 import json
-from functools import cache
-from typing import Literal, NoReturn, NotRequired, cast
-
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-SCHEMA = 1  # Incremented when a reader of the old schema would misread the new one
-KIND = "autoglm-throttle-load"  # Value of ``kind``, which identifies a report
+Document = dict[str, Any]  # A report, with the parts of `DOCUMENT`
+Part = dict[str, Any]  # A part of a report
 
+SCHEMA: Final = 1  # Incremented when a reader of the old schema would misread the new one
+KIND: Final = "autoglm-throttle-load"  # Value of ``kind``, which identifies a report
 
-class About(TypedDict, total=False):
-    """Software and machine that made the report; never part of a comparison."""
+UNITS: Final = ("s", "ratio", "rps")
+NUMBER: Final = (int, float)
+NUMBER_OR_NONE: Final = (int, float, type(None))
 
-    library: str
-    python: str
-    system: str
-    processor: str
-    cores: int
-    loop: str
-    httptools: str
-    command: str
-    date: str
+# A part is a dict by the names of its fields, where "?" marks a field that may be missing. ``{str: X}`` has
+# any names, ``[X]`` is a list. Anything else is a type or a value, or a tuple of them.
 
+TIMES: Final = {  # Durations of a set of requests
+    "count": int,
+    **dict.fromkeys(("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "p999_s", "max_s"), NUMBER_OR_NONE),
+    "histogram": [[int]],  # lower bucket edge in microseconds, and count; rising
+}
 
-class LoadPart(TypedDict):
-    """The planned load."""
+TALLY: Final = {  # Results of planned requests. Ratios are relative to planned requests, less skipped ones.
+    "planned": int,
+    "unsent": int,  # planned, and skipped because the run was stopped
+    "classes": {str: int},  # by `RequestResult.label`, all eleven
+    "statuses": {str: int},
+    "reasons": {str: int},
+    "cost": {"planned": NUMBER, "served": NUMBER},  # units of work
+    "done_ratio": NUMBER_OR_NONE,
+    "error_ratio": NUMBER_OR_NONE,  # with dropped requests
+    "limited_ratio": NUMBER_OR_NONE,
+    "shed_ratio": NUMBER_OR_NONE,
+    "dropped_ratio": NUMBER_OR_NONE,
+    # Served within the latency limit of its priority.
+    "goodput": {"requests": int, "ratio": NUMBER_OR_NONE, "rps": NUMBER},
+    "rps": NUMBER,  # answers; the window begins at the first answer and is as long as the sending
+    "response": TIMES,  # of served requests, from the intended start
+    "service": TIMES,  # of served requests, from the write
+    "first_byte": TIMES,  # of served requests, from the intended start
+    "rejection": TIMES,  # of rejected requests, from the intended start
+    "promised": TIMES,  # Retry-After of rejections
+}
 
-    shape: str
-    arrivals: str
-    seed: int
-    mix: dict[str, float]  # percent of the requests, by priority
-    clients: int
-    requests: list[str]  # labels, in order of their first kind
-    loop: Literal["open", "closed"]
-    planned: int
-    duration_s: float
-    sent_s: NotRequired[float]  # part of the plan that was sent; older reports lack it
-    limits_s: dict[str, float]  # latency limit by priority: a later answer is no goodput
+COUNTS: Final = {name: [int] for name in ("planned", "limited", "shed", "failed", "dropped", "unsent")}
 
-
-class ObjectiveResult(TypedDict):
-    """One objective and its result; without a value the objective is not met."""
-
-    term: str
-    value: float | None
-    unit: Literal["s", "ratio", "rps"]
-    holds: bool
-
-
-class VerdictPart(TypedDict):
-    """The verdict, for machines and for people."""
-
-    status: int  # the exit status: 0, 1, 3 or 130
-    text: str
-    valid: bool
-    caveats: list[str]  # reasons why the run is not valid, each with a remedy
-    aborted: bool
-    objectives: list[ObjectiveResult]
-
-
-class Times(TypedDict):
-    """Durations of a set of requests."""
-
-    count: int
-    mean_s: float | None
-    p50_s: float | None
-    p90_s: float | None
-    p95_s: float | None
-    p99_s: float | None
-    p999_s: float | None
-    max_s: float | None
-    histogram: list[list[int]]  # lower bucket edge in microseconds, and count; rising
-
-
-class Cost(TypedDict):
-    """Units of work."""
-
-    planned: float
-    served: float
-
-
-class Goodput(TypedDict):
-    """Served within the latency limit of its priority."""
-
-    requests: int
-    ratio: float | None
-    rps: float
-
-
-class TallyDocument(TypedDict):
-    """Results of a set of planned requests. Ratios are relative to planned requests, less skipped ones."""
-
-    planned: int
-    unsent: int  # planned, and skipped because the run was stopped
-    classes: dict[str, int]  # by `RequestResult.label`, all eleven
-    statuses: dict[str, int]
-    reasons: dict[str, int]
-    cost: Cost
-    done_ratio: float | None
-    error_ratio: float | None  # with dropped requests
-    limited_ratio: float | None
-    shed_ratio: float | None
-    dropped_ratio: float | None
-    goodput: Goodput
-    rps: float  # answers; the window begins at the first answer and is as long as the sending
-    response: Times  # of served requests, from the intended start
-    service: Times  # of served requests, from the write
-    first_byte: Times  # of served requests, from the intended start
-    rejection: Times  # of rejected requests, from the intended start
-    promised: Times  # Retry-After of rejections
-
-
-class SegmentPart(TypedDict):
-    """One segment of the shape."""
-
-    name: str
-    start_s: float
-    end_s: float
-    tally: TallyDocument
-    priorities: dict[str, TallyDocument]
-
-
-class RequestPart(TypedDict):
-    """One kind of request."""
-
-    label: str
-    tally: TallyDocument
-
-
-class PrioritySeconds(TypedDict):
-    """One priority, second by second."""
-
-    planned: list[int]
-    served: list[int]
-    limited: list[int]
-    shed: list[int]
-    failed: list[int]
-    dropped: list[int]
-    unsent: list[int]
-    p95_s: list[float | None]
-
-
-class Seconds(TypedDict):
-    """Second by second of the intended start, one entry for each second of the plan; exact percentiles."""
-
-    # The sum of the counts from `ok` to `unsent`: `failed` has no dropped requests here.
-
-    planned: list[int]
-    ok: list[int]
-    degraded: list[int]
-    limited: list[int]
-    shed: list[int]
-    failed: list[int]
-    dropped: list[int]
-    unsent: list[int]
-    inflight: list[int]  # peak within the second
-    p50_s: list[float | None]
-    p95_s: list[float | None]
-    p99_s: list[float | None]
-    lag_p99_s: list[float | None]
-    priorities: dict[str, PrioritySeconds]
-
-
-class GeneratorPart(TypedDict):
-    """Lag and resources of the generator; they decide if the run is valid."""
-
-    lag: Times
-    cpu_share: float | None
-    overrun_s: float
-    resent: int
-    connections: int
-
-
-class Document(TypedDict):
-    """A report."""
-
-    schema: int
-    kind: str
-    title: str
-    about: About
-    load: LoadPart
-    verdict: VerdictPart
-    totals: TallyDocument
-    priorities: dict[str, TallyDocument]
-    segments: list[SegmentPart]
-    requests: list[RequestPart]
-    seconds: Seconds
-    watched: list[dict[str, float]]
-    generator: GeneratorPart
-    replay: dict[str, object] | None  # a recording compared with its replay
+DOCUMENT: Final = {
+    "schema": int,
+    "kind": str,
+    "title": str,
+    "about": {  # software and machine that made the report; never part of a comparison
+        **dict.fromkeys(("library?", "python?", "system?", "processor?", "loop?", "httptools?"), str),
+        "command?": str,
+        "date?": str,
+        "cores?": int,
+    },
+    "load": {
+        "shape": str,
+        "arrivals": str,
+        "seed": int,
+        "mix": {str: NUMBER},  # percent of the requests, by priority
+        "clients": int,
+        "requests": [str],  # labels, in order of their first kind
+        "loop": ("open", "closed"),
+        "planned": int,
+        "duration_s": NUMBER,
+        "sent_s?": NUMBER,  # part of the plan that was sent; older reports lack it
+        "limits_s": {str: NUMBER},  # latency limit by priority: a later answer is no goodput
+    },
+    "verdict": {
+        "status": int,  # the exit status: 0, 1, 3 or 130
+        "text": str,
+        "valid": bool,
+        "caveats": [str],  # reasons why the run is not valid, each with a remedy
+        "aborted": bool,
+        # Without a value an objective is not met.
+        "objectives": [{"term": str, "value": NUMBER_OR_NONE, "unit": UNITS, "holds": bool}],
+    },
+    "totals": TALLY,
+    "priorities": {str: TALLY},
+    "segments": [
+        {"name": str, "start_s": NUMBER, "end_s": NUMBER, "tally": TALLY, "priorities": {str: TALLY}}
+    ],
+    "requests": [{"label": str, "tally": TALLY}],  # by kind of request
+    # One entry for each second of the plan, by intended start. `planned` is the sum of all counts but
+    # `inflight`: `failed` has no dropped requests here. Percentiles are exact.
+    "seconds": {
+        **COUNTS,
+        "ok": [int],
+        "degraded": [int],
+        "inflight": [int],  # peak within the second
+        **{name: [NUMBER_OR_NONE] for name in ("p50_s", "p95_s", "p99_s", "lag_p99_s")},
+        "priorities": {str: {**COUNTS, "served": [int], "p95_s": [NUMBER_OR_NONE]}},
+    },
+    "watched": [{str: NUMBER}],
+    "generator": {  # it decides whether the run is valid
+        "lag": TIMES,
+        "cpu_share": NUMBER_OR_NONE,
+        "overrun_s": NUMBER,
+        "resent": int,
+        "connections": int,
+    },
+    "replay": (dict, type(None)),  # a recording compared with its replay
+}
 
 
 def dumps(document: Document) -> str:
@@ -223,16 +137,30 @@ def loads(text: str) -> Document:
         raise TrafficError(f'this is no report: its "kind" must be "{KIND}"')
     if read.get("schema") != SCHEMA:
         raise TrafficError(f"a report of schema {read.get('schema')!r}; this version reads schema {SCHEMA}")
-    try:
-        _reader().validate_python(read, strict=True)
-    except ValidationError as fault:
-        place = ".".join(map(str, fault.errors()[0]["loc"]))
-        raise TrafficError(f"the report is damaged: {place} is missing or of the wrong type") from None
-    return cast(Document, read)
-
-
-_reader = cache(lambda: TypeAdapter(Document))  # built on first use: it takes milliseconds
+    place = next(_damage(read, DOCUMENT), None)
+    if place is not None:
+        raise TrafficError(f"the report is damaged: {place[1:]} is missing or of the wrong type")
+    return read
 
 
 def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _damage(value: object, form: object) -> Iterator[str]:
+    """Yield the places of missing parts and wrong types."""
+    if isinstance(form, dict) and isinstance(value, dict):
+        fields = dict.fromkeys(value, form[str]) if str in form else form
+        for field, inner in fields.items():
+            name = field if field in value else field.removesuffix("?")
+            if name in value:
+                yield from (f".{name}{place}" for place in _damage(value[name], inner))
+            elif name == field:
+                yield f".{name}"
+    elif isinstance(form, list) and isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from (f".{index}{place}" for place in _damage(one, form[0]))
+    else:
+        known = form if isinstance(form, tuple) else (form,)
+        if type(value) not in known and value not in known:
+            yield ""

@@ -7,11 +7,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, product
-from typing import cast
 
 from autoglm_throttle.traffic.histogram import Histogram, rank
 from autoglm_throttle.traffic.plan import LoadPlan
-from autoglm_throttle.traffic.report.schema import Seconds, TallyDocument, Times
+from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
 from autoglm_throttle.traffic.results import Tally
 from autoglm_throttle.types import Priority
@@ -37,7 +36,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def times(histogram: Histogram) -> Times:
+def times(histogram: Histogram) -> Part:
     """Convert a histogram for the report."""
     p50, p90, p95, p99, p999 = map(rounded, histogram.percentiles((0.5, 0.9, 0.95, 0.99, 0.999)))
     return {
@@ -53,13 +52,13 @@ def times(histogram: Histogram) -> Times:
     }
 
 
-def percentile(durations: Times, share: float) -> float | None:
+def percentile(durations: Part, share: float) -> float | None:
     """Return a percentile of durations in a report, in seconds, by its share 0..1; None without data."""
     pairs = [(edge, count) for edge, count in durations["histogram"]]
     return rounded(Histogram.restored(pairs, durations["max_s"] or 0.0).percentile(share))
 
 
-def tally(row: Tally, length_s: float, step_s: float) -> TallyDocument:
+def tally(row: Tally, length_s: float, step_s: float) -> Part:
     """Build a tally from sums whose requests were sent within ``length_s``, with answers by ``step_s``."""
 
     def ratio(count: int) -> float | None:
@@ -100,7 +99,7 @@ def _rate(answers: Mapping[int, int], length_s: float, step_s: float) -> float:
     return sum(count for step, count in answers.items() if step <= last) / length_s
 
 
-def seconds(plan: LoadPlan, log: RequestLog) -> Seconds:
+def seconds(plan: LoadPlan, log: RequestLog) -> Part:
     """Build the curves of a run in which every request has ended or was skipped."""
     # Float sums of levels may exceed a whole second slightly; that makes no extra second.
     count = max(math.ceil(plan.duration_s - 1e-6), int(max(plan.offsets, default=0.0)) + 1)
@@ -126,7 +125,7 @@ def seconds(plan: LoadPlan, log: RequestLog) -> Seconds:
         }
         return {name: list(map(sum, zip(*columns, strict=True))) for name, columns in wanted.items()}
 
-    whole = {
+    return {
         **curves(Priority, "planned", "ok", "degraded", *NOT_SERVED),
         "inflight": peaks(plan.offsets, log.lag_s, log.response_s, log.results, count),
         "p50_s": _percentiles(every, 0.5),
@@ -139,7 +138,6 @@ def seconds(plan: LoadPlan, log: RequestLog) -> Seconds:
             for one in Priority
         },
     }
-    return cast("Seconds", whole)
 
 
 def exact_percentile(rising: Sequence[float], share: float) -> float | None:

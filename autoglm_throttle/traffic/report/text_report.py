@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.objectives import metric
-from autoglm_throttle.traffic.report.schema import Document, TallyDocument
+from autoglm_throttle.traffic.report.schema import Document, Part
 from autoglm_throttle.traffic.request_log import RequestResult
 
 NO_DATA = "-"  # Shown in place of missing data
@@ -28,9 +28,8 @@ COMPARED = {  # Compared numbers, and their names in objectives
     "service p99": "service.p99",
 }
 
-LoadKey = Literal["shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s"]
 # Parts of `load` that must be equal for two runs to have the same load and the same measure of goodput.
-LOAD: tuple[LoadKey, ...] = get_args(LoadKey)
+LOAD = ("shape", "arrivals", "seed", "mix", "clients", "requests", "loop", "limits_s")
 
 _RETURN, _CLEAR = "\r", "\x1b[K"
 
@@ -122,16 +121,14 @@ def _rows(document: Document) -> list[tuple[str, ...]]:
     return rows
 
 
-def _segment(
-    name: str, whole: TallyDocument, priorities: Mapping[str, TallyDocument]
-) -> list[tuple[str, ...]]:
+def _segment(name: str, whole: Part, priorities: Mapping[str, Part]) -> list[tuple[str, ...]]:
     parts = [(label, tally) for label, tally in priorities.items() if tally["planned"]]
     if len(parts) == 1:
         return [_row(name, parts[0][0], whole)]
     return [_row(name, "all", whole), *(_row("", label, tally) for label, tally in parts)]
 
 
-def _row(segment: str, priority: str, tally: TallyDocument) -> tuple[str, ...]:
+def _row(segment: str, priority: str, tally: Part) -> tuple[str, ...]:
     response = tally["response"]
     ratios = (tally["limited_ratio"], tally["shed_ratio"], tally["error_ratio"], tally["goodput"]["ratio"])
     times = (response["mean_s"], response["p50_s"], response["p95_s"], response["p99_s"], response["max_s"])
@@ -139,7 +136,7 @@ def _row(segment: str, priority: str, tally: TallyDocument) -> tuple[str, ...]:
     return (segment, priority, *counts, *map(share, ratios), *map(duration, times))
 
 
-def _details(totals: TallyDocument) -> list[str]:
+def _details(totals: Part) -> list[str]:
     classes = totals["classes"]
     found = {
         "statuses": totals["statuses"],
@@ -206,7 +203,7 @@ def _caveats(a: Document, b: Document) -> list[str]:
     return caveats
 
 
-def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, TallyDocument, TallyDocument]]:
+def _pairs(a: Document, b: Document) -> Iterator[tuple[str, str, Part, Part]]:
     yield "all", "all", a["totals"], b["totals"]
     for label in (name for name in a["priorities"] if name in b["priorities"]):
         yield "all", label, a["priorities"][label], b["priorities"][label]

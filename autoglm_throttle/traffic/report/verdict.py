@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from autoglm_throttle.traffic.report.schema import (
-    GeneratorPart,
-    ObjectiveResult,
-    TallyDocument,
-    Times,
-    VerdictPart,
-)
+from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.report.tally import percentile
 from autoglm_throttle.traffic.request_log import UNSENT, RequestResult
 
@@ -48,7 +42,7 @@ ACTIONS: Mapping[str, str] = {
 OTHER_ACTION = "see the log of the service"
 
 
-def caveats(generator: GeneratorPart, duration_s: float) -> list[str]:
+def caveats(generator: Part, duration_s: float) -> list[str]:
     """List the reasons why a run with a plan of ``duration_s`` is not valid, each with a remedy."""
     lag_s, overrun_s = _lag_s(generator["lag"]), generator["overrun_s"]
     allowed_s, share = max(OVERRUN * duration_s, OVERRUN_S), generator["cpu_share"] or 0.0
@@ -63,9 +57,10 @@ def caveats(generator: GeneratorPart, duration_s: float) -> list[str]:
     return [reason for reason, applies in checks.items() if applies]
 
 
-def _lag_s(lag: Times) -> float:
+def _lag_s(lag: Part) -> float:
     """Return the p99 of the lag; of fewer than 100 requests the second largest lag, as one may be chance."""
-    p99_s, count = lag["p99_s"], lag["count"]
+    p99_s: float | None = lag["p99_s"]
+    count = lag["count"]
     if p99_s is None or count < 2:
         return 0.0
     # With rank rounding up, (n - 1.5) / n selects the second largest of n values.
@@ -73,7 +68,7 @@ def _lag_s(lag: Times) -> float:
     return p99_s if second_s is None else min(p99_s, second_s)
 
 
-def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> str:
+def describe_total_failure(totals: Part, outcomes: Sequence[int]) -> str:
     """Describe a run that failed as a whole, with a remedy; empty if it did not."""
     sent = (outcome for outcome in reversed(outcomes) if outcome != UNSENT)
     unanswered = list(takewhile(UNANSWERED.__contains__, sent))
@@ -94,9 +89,7 @@ def describe_total_failure(totals: TallyDocument, outcomes: Sequence[int]) -> st
     return f"0 of {planned} requests succeeded ({listed}): {action}"
 
 
-def verdict(
-    objectives: Sequence[ObjectiveResult], reasons: Sequence[str], *, aborted: bool, failure: str = ""
-) -> VerdictPart:
+def verdict(objectives: Sequence[Part], reasons: Sequence[str], *, aborted: bool, failure: str = "") -> Part:
     """Build the verdict from objectives, reasons why the run is not valid, and the sentence of a failure."""
     failed = [one["term"] for one in objectives if not one["holds"]]
     if aborted:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from autoglm_throttle.traffic.report.schema import (
-    Document,
-    PrioritySeconds,
-    SegmentPart,
-    TallyDocument,
-    Times,
-    VerdictPart,
-)
+from autoglm_throttle.traffic.report.schema import Document, Part
 
 CAPACITY = 170
 LEVELS = (
@@ -26,7 +19,7 @@ LEVELS = (
 SHARES = {"high": 0.1, "mid": 0.3, "low": 0.6}
 
 
-def times(middle_s: float, count: int) -> Times:
+def times(middle_s: float, count: int) -> Part:
     """Durations around a middle, with a tail."""
     histogram: dict[int, int] = {}
     for number in range(count):
@@ -49,7 +42,7 @@ def times(middle_s: float, count: int) -> Times:
     }
 
 
-def tally(counts: Iterable[int], seconds: float) -> TallyDocument:
+def tally(counts: Iterable[int], seconds: float) -> Part:
     """Tally of planned, served, limited and failed requests; the rest was shed."""
     planned, served, limited, failed = counts
     rejected = planned - served - limited - failed
@@ -98,7 +91,7 @@ def fates(planned: int, name: str) -> tuple[int, int, int]:
 def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
     """The report."""
     rows: dict[str, list[tuple[int, int, int, int]]] = {name: [] for name in SHARES}
-    segments: list[SegmentPart] = []
+    segments: list[Part] = []
     at_s = 0
     for label, length_s, rps in LEVELS:
         parts = {}
@@ -127,7 +120,7 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
     load = [rps / CAPACITY for _, length_s, rps in LEVELS for _ in range(length_s)]
     p50: list[float | None] = [0.02 + 0.2 * min(1.0, x / 2) + 0.01 * math.sin(n) for n, x in enumerate(load)]
     p50[20] = None
-    held: VerdictPart = {
+    held: Part = {
         "status": 1,
         "text": "failed: p99.low@5x<500ms",
         "valid": True,
@@ -208,7 +201,7 @@ def document(*, shape: str = "step:85,146,155,340,850,85:10") -> Document:
     }
 
 
-def _seconds(row: list[tuple[int, int, int, int]], name: str) -> PrioritySeconds:
+def _seconds(row: list[tuple[int, int, int, int]], name: str) -> Part:
     slow = {"high": 0.1, "mid": 0.3, "low": 0.6}[name]
     return {
         "planned": [planned for planned, *_ in row],

@@ -191,7 +191,7 @@ def of_length(seconds: int) -> Any:
     for part in (curves, *curves["priorities"].values()):
         for name, column in part.items():
             if isinstance(column, list):
-                part[name] = (column * math.ceil(seconds / len(column)))[:seconds]  # type: ignore[literal-required]
+                part[name] = (column * math.ceil(seconds / len(column)))[:seconds]
     return report
 
 

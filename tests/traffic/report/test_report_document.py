@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Objectives, ReplayInfo, RunInfo, dumps, loads, make
 from autoglm_throttle.traffic.report.document import MAX_LABELS, OTHER_LABEL
-from autoglm_throttle.traffic.report.schema import Document, TallyDocument, Times
+from autoglm_throttle.traffic.report.schema import Document, Part
 from autoglm_throttle.traffic.request_log import OPEN, RequestResult
 from autoglm_throttle.traffic.request_source import PlannedRequest
 from autoglm_throttle.traffic.results import Result
@@ -26,7 +26,7 @@ def document(sent: list[Sent], facts: RunInfo = RUN_INFO) -> Document:
     return make(made(sent), facts)
 
 
-def tallies(told: Document) -> list[TallyDocument]:
+def tallies(told: Document) -> list[Part]:
     return [
         told["totals"],
         *told["priorities"].values(),
@@ -74,7 +74,7 @@ def test_result_counts_and_ratios_of_every_tally_add_up(result: Result) -> None:
 @given(runs)
 def test_percentiles_rise_and_stay_below_the_longest(result: Result) -> None:
     for tally in tallies(make(result, RUN_INFO)):
-        times: Times = tally["response"]
+        times: Part = tally["response"]
         if not times["count"]:
             assert times["mean_s"] is times["p50_s"] is times["max_s"] is None
             continue
@@ -254,7 +254,7 @@ def test_generator_cost_is_reported() -> None:
     effort = {"cpu_share": 0.25, "overrun_s": 0.001, "resent": 3, "connections": 256}
     told = make(made([Sent(lag_s=0.0078125), Sent(lag_s=math.nan)], effort=effort), RUN_INFO)
     generator = told["generator"]
-    assert {name: generator[name] for name in effort} == effort  # type: ignore[literal-required]
+    assert {name: generator[name] for name in effort} == effort
     assert (generator["lag"]["count"], generator["lag"]["max_s"]) == (1, 0.007812)
 
 

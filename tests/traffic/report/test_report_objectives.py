@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.report import Document, Objectives, make
 from autoglm_throttle.traffic.report.objectives import METRICS, OPERATORS, ObjectiveTerm
-from autoglm_throttle.traffic.report.schema import ObjectiveResult
+from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.request_log import RequestResult
 from autoglm_throttle.types import Priority
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
@@ -37,7 +37,7 @@ def run_of_ten() -> Document:
 RUN = run_of_ten()
 
 
-def judged(text: str) -> list[ObjectiveResult]:
+def judged(text: str) -> list[Part]:
     return Objectives.parse(text).evaluate(RUN["totals"], RUN["priorities"], RUN["segments"])
 
 
@@ -99,7 +99,7 @@ def test_the_usual_percentiles_are_those_of_the_report() -> None:
     names = {"p50": "p50_s", "p90": "p90_s", "p95": "p95_s", "p99": "p99_s", "p99.9": "p999_s"}
     told = {one["term"]: one["value"] for one in judged(",".join(f"{name}<1s" for name in names))}
     response = RUN["totals"]["response"]
-    assert told == {f"{name}<1s": response[key] for name, key in names.items()}  # type: ignore[literal-required]
+    assert told == {f"{name}<1s": response[key] for name, key in names.items()}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_every_second_adds_up_and_all_seconds_make_the_totals(result: Result) ->
         "unsent": total.unsent,
     }
     assert sum(told["dropped"]) == total.results[RequestResult.DROPPED]
-    columns = [told[name] for name in CLASSES]  # type: ignore[literal-required]
+    columns = [told[name] for name in CLASSES]
     assert told["planned"] == [sum(second) for second in zip(*columns, strict=True)]
 
 
@@ -71,7 +71,7 @@ def test_every_list_has_one_entry_for_each_second_of_the_plan(result: Result) ->
     last = max(result.load.plan.offsets, default=0.0)
     count = 5 if last >= ENDS_S[-1] else 4
     lists = [value for value in told.values() if isinstance(value, list)]
-    lists += [value for part in told["priorities"].values() for value in part.values()]  # type: ignore[misc]
+    lists += [value for part in told["priorities"].values() for value in part.values()]
     assert {len(one) for one in lists} == {count}
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report import Objectives, ReplayInfo, make
-from autoglm_throttle.traffic.report.schema import GeneratorPart, ObjectiveResult
+from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.report.tally import times
 from autoglm_throttle.traffic.report.verdict import caveats, verdict
 from autoglm_throttle.traffic.request_log import RequestResult
 from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
-HOLDS: ObjectiveResult = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}
-FAILS: ObjectiveResult = {"term": "p99<1s", "value": None, "unit": "s", "holds": False}
+HOLDS: Part = {"term": "error<1%", "value": 0.0, "unit": "ratio", "holds": True}
+FAILS: Part = {"term": "p99<1s", "value": None, "unit": "s", "holds": False}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ FAILS: ObjectiveResult = {"term": "p99<1s", "value": None, "unit": "s", "holds":
     ],
 )
 def test_the_exit_status(
-    judged: list[ObjectiveResult], doubted: list[str], aborted: bool, status: int, text: str
+    judged: list[Part], doubted: list[str], aborted: bool, status: int, text: str
 ) -> None:
     told = verdict(judged, doubted, aborted=aborted)
     assert told["status"] == status
@@ -42,18 +42,18 @@ def test_the_exit_status(
     assert (told["caveats"], told["valid"], told["aborted"]) == (doubted, not doubted, aborted)
 
 
-def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> GeneratorPart:
+def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> Part:
     lag = Histogram()
     for _ in range(late if lag_s is not None else 0):
         lag.record(lag_s or 0.0)
-    part: GeneratorPart = {
+    part: Part = {
         "lag": times(lag),
         "cpu_share": 0.2,
         "overrun_s": 0.0,
         "resent": 0,
         "connections": 1,
     }
-    return {**part, **changed}  # type: ignore[typeddict-item]
+    return {**part, **changed}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def generator(lag_s: float | None = 0.001, late: int = 2, **changed: Any) -> Gen
         (generator(cpu_share=0.96), "used 96% of a core"),
     ],
 )
-def test_slow_generator_invalidates_the_run(part: GeneratorPart, said: str | None) -> None:
+def test_slow_generator_invalidates_the_run(part: Part, said: str | None) -> None:
     found = caveats(part, 20.0)
     assert len(found) == (said is not None)
     for doubt in found:
