@@ -19,6 +19,7 @@ from autoglm_throttle.admission import factory
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.snapshot import Snapshot, take_snapshot
+from autoglm_throttle.gpu.sanity import drop_implausible
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import BreakerSettings, Settings, SettingSource, settings_table
 from autoglm_throttle.types import (
@@ -256,7 +257,7 @@ class Throttle:
             samples: a row for each device; implausible values become None. A row older than
                 the age of a stale sample no longer counts.
         """
-        return self.control.observe(self.control.monitor.drop_implausible(samples), "", None)
+        return self.control.observe([drop_implausible(row)[0] for row in samples], "", None)
 
     def tick(self) -> ControlState:
         """Read every source once in the caller, with ``sampling="manual"``."""

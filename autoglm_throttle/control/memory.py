@@ -160,7 +160,7 @@ class MemoryFill:
     def learn(self, view: GpuView, load: MemoryLoad, now: float) -> None:
         """Process a view, with the requests in flight here; one without a new measurement changes nothing."""
         interval_s = self._settings.sample_interval_s if view.interval_s is None else view.interval_s
-        estimate = _cache_fill(view) or self._fullest(view, load, now, interval_s)
+        estimate = self._measured(view, load, now, interval_s)
         if estimate is None:
             self.basis, self.fill, self.usable_bytes, self._estimate = FillBasis.UNKNOWN, None, None, None
             self._learned, self.slope, self.ceiling = _Learned(), 0.0, 1.0
@@ -199,12 +199,13 @@ class MemoryFill:
         return self.basis
 
     def _known_s(self, interval_s: float, period_s: float) -> float:
-        """Age up to which a fill is known."""
         return max(self._settings.stale_after_s, STALE_INTERVALS * interval_s, PERIODS_TO_STALE * period_s)
 
-    def _fullest(
+    def _measured(
         self, view: GpuView, load: MemoryLoad, now: float, interval_s: float
     ) -> _FillEstimate | None:
+        if view.engines and view.kv_used_ratio is not None and view.engines_at_s is not None:
+            return _FillEstimate(view.kv_used_ratio, None, view.engines_at_s, 0.0)
         fullest: _FillEstimate | None = None
         for row in view.devices:
             period_s = row.period_s or 0.0
@@ -227,7 +228,6 @@ class MemoryFill:
         return None if idle >= (self._target - BLIND_MARGIN) * total else _DeviceMemory(used, idle, total)
 
     def _set_basis(self, estimate: _FillEstimate, load: MemoryLoad) -> None:
-        """Store a new measurement with its basis and its usable memory."""
         self._estimate, base = estimate, estimate.device
         self.basis, self.fill, self.usable_bytes, self.ceiling = FillBasis.CACHE, estimate.fill, None, 1.0
         if base is None:
@@ -259,13 +259,6 @@ class MemoryFill:
             )
         self._at_sample, self._sampled_s = replace(load), now
         load.peak = load.in_flight
-
-
-def _cache_fill(view: GpuView) -> _FillEstimate | None:
-    fill, measured_s = view.kv_used_ratio, view.engines_at_s
-    if not view.engines or fill is None or measured_s is None:
-        return None
-    return _FillEstimate(fill, None, measured_s, 0.0)
 
 
 def _smoothed(old: float | None, new: float) -> float:

@@ -159,7 +159,6 @@ class Quota:
         return self.caps[demand.priority], demand.priority
 
     def _share(self, demand: Demand) -> float:
-        """Fill that a demand will add."""
         memory = self.memory
         if demand.memory_bytes is not None and memory.usable_bytes:
             return demand.memory_bytes / memory.usable_bytes
@@ -195,7 +194,6 @@ class Quota:
 
 
 def _resume_fill(cap: float) -> float:
-    """The fill at which a rejected class is admitted again."""
     return max(cap - RESUME_MARGIN, cap / 2)
 
 

@@ -77,7 +77,6 @@ class Staleness:
         return held + (1.0 - held) * self._drift_progress(age_s)
 
     def _drift_progress(self, age_s: float) -> float:
-        """Progress of the drift: 0 until stale, 1 from blind on."""
         return min(1.0, max(0.0, (age_s - self.stale_s) / (self.blind_s - self.stale_s)))
 
 

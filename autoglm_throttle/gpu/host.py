@@ -46,13 +46,11 @@ class HostSampler:
 
     def read(self) -> HostLoad:
         """Return the load now, and iowait since the call before; the first call returns no iowait."""
-        return self._load(), self._iowait()
-
-    def _load(self) -> float | None:
         try:
-            return self._average()[0] / self._cores if self._average and self._cores else None
+            load = self._average()[0] / self._cores if self._average and self._cores else None
         except OSError:
-            return None
+            load = None
+        return load, self._iowait()
 
     def _iowait(self) -> float | None:
         read = self._cpu_times or _cpu_times_of_psutil()

@@ -12,7 +12,6 @@ from autoglm_throttle.gpu.aggregate import Aggregator
 from autoglm_throttle.gpu.host import HostLoad, HostSampler
 from autoglm_throttle.gpu.interval import AdaptiveInterval
 from autoglm_throttle.gpu.sampler import Sampler, SourceView
-from autoglm_throttle.gpu.sanity import drop_implausible
 from autoglm_throttle.gpu.verdict.tracker import VerdictTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings
 from autoglm_throttle.types import (
@@ -114,10 +113,6 @@ class GpuMonitor:
     def host(self, now: float) -> HostLoad:
         """Sample the load of this host, at most twice a second; reads small files, so not under the lock."""
         return self._host.current(now)
-
-    def drop_implausible(self, rows: Sequence[GpuSample]) -> list[GpuSample]:
-        """Validate externally supplied samples: implausible fields become None."""
-        return [drop_implausible(row)[0] for row in rows]
 
     def merge(
         self,

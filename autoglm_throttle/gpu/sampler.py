@@ -185,7 +185,6 @@ class Sampler:
 
     @property
     def _deadline_s(self) -> float:
-        """Seconds from which a read is an overrun."""
         return max(DEADLINE_SHARE * self.interval_s, DEADLINE_MIN_S)
 
     def _step(self) -> float | None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle.events import LOGGER, RateLimitedLogger
+from autoglm_throttle.gpu.aggregate import BELIEVED_PERIODS
 from autoglm_throttle.gpu.interval import Schedule
-from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
 from autoglm_throttle.gpu.sanity import lost
 from autoglm_throttle.store.gpu_payload import decode, encode
 from autoglm_throttle.store.health import HealthState, StoreHealth

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.aggregate import load_pct, merge
-from autoglm_throttle.gpu.sample_builder import FieldReport, identity
+from autoglm_throttle.gpu.aggregate import FieldReport, identity, load_pct, merge
 from autoglm_throttle.gpu.sanity import MEASURED, lost
 from autoglm_throttle.types import GpuSample
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.sample_builder import LEAST_GAP_S, RATES, rates
+from autoglm_throttle.gpu.aggregate import LEAST_GAP_S, RATES, rates
 from autoglm_throttle.gpu.sanity import RANGES
 from autoglm_throttle.types import GpuSample
 

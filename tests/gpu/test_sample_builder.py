@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.sample_builder import MOST_DEVICES, SAME_S, FieldReport, SampleBuilder
+from autoglm_throttle.gpu.aggregate import MOST_DEVICES, SAME_S, FieldReport, SampleBuilder
 from autoglm_throttle.types import GpuSample
 
 

@@ -133,7 +133,6 @@ class NvmlDevice:
         return {name: None if count is None else count / 1000.0 for name, count in counts.items()}
 
     def _constant(self, call: str, *arguments: CallResult) -> CallResult:
-        """Read a property of the product, once it is known never again."""
         if self._constants.get(call) is None:
             self._constants[call] = self.calls.call(call, *arguments)
         return self._constants[call]

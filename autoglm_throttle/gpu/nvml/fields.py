@@ -84,7 +84,6 @@ class FieldReader:
         return {one.name: total for one in wanted if (total := self._sum(one, rest)) is not None}
 
     def _sum(self, spec: FieldSpec, answers: Iterator[CallResult]) -> int | None:
-        """Add up the fields of one quantity; None if one failed."""
         supported: list[int] = []
         total: int | None = 0
         # The numbers first: zip() would otherwise take an answer of the next quantity.

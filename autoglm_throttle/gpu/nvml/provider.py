@@ -142,7 +142,6 @@ class NvmlProvider:
         self._chosen = tuple(device.identity.device for device in self._devices)
 
     def _choose(self, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-        """Return the devices and MIG instances to read."""
         listed, guessed = self._environ.get("CUDA_VISIBLE_DEVICES"), False
         if self._wanted or (self._chosen and listed is not None):
             # Re-opening selects the UUIDs of the first opening: a missing one is lost now, not misconfigured.
@@ -169,7 +168,6 @@ class NvmlProvider:
 
 
 def _open_library() -> Binding:
-    """Import the binding, make sure that it is the right one, and open the library."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:

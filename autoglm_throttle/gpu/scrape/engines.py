@@ -87,7 +87,6 @@ def _by_name(series: Iterable[Series], kind: str) -> dict[str, _Rows]:
 
 
 def _first(reported: Mapping[str, _Rows], names: tuple[str, ...]) -> _Rows:
-    """Rows of the first name that is present."""
     return next((reported[name] for name in names if name in reported), [])
 
 

@@ -70,7 +70,6 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
 
 
 def _strip_eof(lines: list[str], last: str) -> None:
-    """Remove the end mark, which must be the last line."""
     if last:
         lines.append(last)
     if not lines or lines.pop() != _EOF:

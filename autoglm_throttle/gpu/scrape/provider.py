@@ -117,7 +117,6 @@ class ScrapeProvider:
         return body, openmetrics
 
     def _series(self, deadline: Deadline) -> list[Series]:
-        """Fetch and parse the page of metrics."""
         url = self._url
         path = DEFAULT_PATH if url.path in {"", "/"} else url.path
         body, openmetrics = self._get(f"{path}?{url.query}" if url.query else path, deadline)

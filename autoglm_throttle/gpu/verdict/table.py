@@ -81,7 +81,6 @@ class VerdictInput:
 
 
 def _is(value: float | None, compare: Callable[[float, float], bool], bound: float) -> bool:
-    """Compare a signal; one that is not known never matches."""
     return value is not None and compare(value, bound)
 
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from autoglm_throttle.gpu.aggregate import load_pct, power_w, ratio
-from autoglm_throttle.gpu.sample_builder import BELIEVED_PERIODS
+from autoglm_throttle.gpu.aggregate import BELIEVED_PERIODS, load_pct, power_w, ratio
 from autoglm_throttle.gpu.verdict.baselines import ClockBaseline, PowerBaseline, WorkBaseline
 from autoglm_throttle.gpu.verdict.table import (
     BUSY_PCT,
@@ -77,7 +76,6 @@ class VerdictTracker:
 def _common_input(
     view: GpuView, work: ServiceStats, throughput: Throughput, queue_target: float
 ) -> VerdictInput:
-    """Build the inputs that are common to all devices of one update."""
     values = [
         pct
         for row in view.devices
