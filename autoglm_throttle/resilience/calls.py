@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final
 
@@ -72,7 +72,9 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     try:
         value = fn(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - classified and returned
-        return GuardedAttempt(error=error, outcome=_settle(circuit, permit, begun_s, error, raised=True))
+        return GuardedAttempt(
+            error=error, outcome=circuit.settle(permit, error, raised=True, begun_s=begun_s)
+        )
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
@@ -81,7 +83,7 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     # Fast path without a lock: the success changes nothing and the state has not changed.
     if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
         return GuardedAttempt(value=value, outcome=_SUCCESS)
-    return GuardedAttempt(value=value, outcome=_settle(circuit, permit, begun_s, value, raised=False))
+    return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
 
 
 async def attempt_async(
@@ -97,24 +99,25 @@ async def attempt_async(
         permit = decision
     else:
         fast.calls += 1
-    unlimited = circuit.timeout_s is None
+    limit_s = circuit.timeout_s
     begun_s = circuit.start_time()
     try:
-        value = await (fn(*args, **kwargs) if unlimited else _call_within_timeout(circuit, fn, args, kwargs))
+        if limit_s is None:
+            value = await fn(*args, **kwargs)
+        else:
+            value = await await_within(
+                limit_s, partial(fn, *args, **kwargs), f"{circuit.name} has not answered"
+            )
     except Exception as error:  # noqa: BLE001 - classified and returned
-        return GuardedAttempt(error=error, outcome=_settle(circuit, permit, begun_s, error, raised=True))
+        return GuardedAttempt(
+            error=error, outcome=circuit.settle(permit, error, raised=True, begun_s=begun_s)
+        )
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
     if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
         return GuardedAttempt(value=value, outcome=_SUCCESS)
-    return GuardedAttempt(value=value, outcome=_settle(circuit, permit, begun_s, value, raised=False))
-
-
-def _settle(
-    circuit: GuardState, permit: GuardPermit, begun_s: float, result: object, *, raised: bool
-) -> Outcome:
-    return circuit.settle(permit, result, raised=raised, elapsed_s=circuit.elapsed(begun_s))
+    return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
 
 
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
@@ -124,15 +127,6 @@ async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], desc
     with anyio.move_on_after(limit_s):
         return await start()
     raise TimeoutError(f"{description} within {limit_s:g} s")
-
-
-async def _call_within_timeout(
-    circuit: GuardState, fn: Callable[..., Awaitable[Any]], args: Args, kwargs: Kwargs
-) -> Any:  # noqa: ANN401
-    limit_s = circuit.timeout_s
-    if limit_s is None:
-        return await fn(*args, **kwargs)
-    return await await_within(limit_s, lambda: fn(*args, **kwargs), f"{circuit.name} has not answered")
 
 
 def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,12 +148,12 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
         try:
             value = fn(*args, **kwargs)
         except BaseException as error:
-            _settle(circuit, permit, begun_s, error, raised=True)
+            circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
         if hasattr(type(value), "__await__"):
             return wrap_awaitable(circuit, permit, value, begun_s)
         if not (value_is_success and fast.success_is_noop and fast.permit is permit):
-            _settle(circuit, permit, begun_s, value, raised=False)
+            circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value
 
     return guarded
@@ -169,7 +163,7 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
     """Decorate a coroutine function."""
     fast, clock = circuit.fast, circuit.clock
     value_is_success, is_timed = circuit.value_is_success, circuit.slow_call_s is not None
-    unlimited = circuit.timeout_s is None
+    limit_s, not_answered = circuit.timeout_s, f"{circuit.name} has not answered"
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -183,15 +177,15 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
         fast.calls += 1
         begun_s = clock() if is_timed else 0.0
         try:
-            value = await (
-                fn(*args, **kwargs) if unlimited else _call_within_timeout(circuit, fn, args, kwargs)
-            )
+            if limit_s is None:
+                value = await fn(*args, **kwargs)
+            else:
+                value = await await_within(limit_s, partial(fn, *args, **kwargs), not_answered)
         except BaseException as error:
-            _settle(circuit, permit, begun_s, error, raised=True)
+            circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
         if not (value_is_success and fast.success_is_noop and fast.permit is permit):
-            elapsed_s = clock() - begun_s if is_timed else 0.0
-            circuit.settle(permit, value, raised=False, elapsed_s=elapsed_s)
+            circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value
 
     return guarded
@@ -223,16 +217,18 @@ class PendingCall:
         if error is None:
             self.record_end()
         else:
-            self.record_failure(error)
+            self.settle(error, raised=True, is_stream=True)
 
     def __del__(self) -> None:
         self.record(Outcome.NEUTRAL)
 
-    def settle(self, result: object, *, raised: bool) -> None:
-        """Classify and record the result of an awaitable, unless it has an outcome already."""
+    def settle(self, result: object, *, raised: bool, is_stream: bool = False) -> Outcome | None:
+        """Classify and record the result; return its outcome, None if it had one."""
         permit, self._permit = self._permit, None
-        if permit is not None:
-            _settle(self._circuit, permit, self._begun_s, result, raised=raised)
+        begun_s = None if is_stream else self._begun_s
+        if permit is None:
+            return None
+        return self._circuit.settle(permit, result, raised=raised, begun_s=begun_s)
 
     def record_first_item(self) -> None:
         """Record the first item, or the end of an empty body: it may be slow, and it may settle a probe."""
@@ -247,11 +243,6 @@ class PendingCall:
     def record_end(self) -> None:
         """Record the end of the stream."""
         self.record(Outcome.SLOW if self._slow else Outcome.SUCCESS)
-
-    def record_failure(self, error: BaseException) -> Outcome | None:
-        """Record an error or a cancellation of the stream; return its outcome, None if it had one."""
-        permit, self._permit = self._permit, None
-        return None if permit is None else self._circuit.settle(permit, error, raised=True)
 
     def record(self, outcome: Outcome) -> None:
         """Record the outcome of the stream, unless there is one already."""

@@ -66,8 +66,7 @@ class Guard:
         if self._permit is not None:
             # A block holds one permit and one start time, so entering it twice would lose a permit.
             raise RuntimeError(_REUSED.format(name=self.name))
-        circuit = self.circuit
-        fast = circuit.fast
+        circuit, fast = self.circuit, self.circuit.fast
         permit = fast.permit
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
@@ -87,9 +86,7 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        permit = self._permit
-        circuit = self.circuit
-        fast = circuit.fast
+        permit, fast = self._permit, self.circuit.fast
         self._permit = _USED_PERMIT
         needs_settling = permit is None or fast.permit is not permit or not fast.success_is_noop
         if needs_settling or error is not None or not fast.is_untimed:
@@ -98,8 +95,7 @@ class Guard:
     async def __aenter__(self) -> Guard:
         if self._permit is not None:
             raise RuntimeError(_REUSED.format(name=self.name))
-        circuit = self.circuit
-        fast = circuit.fast
+        circuit, fast = self.circuit, self.circuit.fast
         permit = fast.permit
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
@@ -119,9 +115,7 @@ class Guard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        permit = self._permit
-        circuit = self.circuit
-        fast = circuit.fast
+        permit, fast = self._permit, self.circuit.fast
         self._permit = _USED_PERMIT
         needs_settling = permit is None or fast.permit is not permit or not fast.success_is_noop
         if needs_settling or error is not None or not fast.is_untimed:
@@ -149,11 +143,12 @@ class Guard:
         if permit is None or permit is _USED_PERMIT:
             raise RuntimeError(f"the block of guard {self.name!r} is left, but it was not entered")
         circuit = self.circuit
-        elapsed_s = 0.0 if circuit.slow_call_s is None else circuit.clock() - self._begun_s
-        if error is None:
-            circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, circuit.slow_call_s))
+        slow_s = circuit.slow_call_s
+        if error is not None:
+            circuit.settle(permit, error, raised=True, begun_s=None if slow_s is None else self._begun_s)
         else:
-            circuit.settle(permit, error, raised=True, elapsed_s=elapsed_s)
+            elapsed_s = 0.0 if slow_s is None else circuit.clock() - self._begun_s
+            circuit.record(permit, apply_slow_limit(Outcome.SUCCESS, elapsed_s, slow_s))
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function; its signature stays.

@@ -311,9 +311,12 @@ class GuardState:
         failure_note = failure_text(error) if outcome is Outcome.FAILURE and error is not None else ""
         self.breaker.record(permit, outcome, failure_note)
 
-    def settle(self, permit: GuardPermit, result: object, *, raised: bool, elapsed_s: float = 0.0) -> Outcome:
-        """Classify the result of a call and record it."""
+    def settle(
+        self, permit: GuardPermit, result: object, *, raised: bool, begun_s: float | None = None
+    ) -> Outcome:
+        """Classify the result of a call and record it; without ``begun_s`` it cannot be slow."""
         slow_s = self.slow_call_s
+        elapsed_s = 0.0 if slow_s is None or begun_s is None else self.clock() - begun_s
         if not raised and self.classifier.classify is None:
             outcome = apply_slow_limit(_SUCCESS, elapsed_s, slow_s)
             self.record(permit, outcome)
@@ -328,10 +331,6 @@ class GuardState:
     def start_time(self) -> float:
         """Return monotonic seconds if the duration of a call matters, else 0."""
         return 0.0 if self.slow_call_s is None else self.clock()
-
-    def elapsed(self, begun_s: float) -> float:
-        """Return the seconds since `start_time`, or 0 if the duration does not matter."""
-        return 0.0 if self.slow_call_s is None else self.clock() - begun_s
 
     def outcome_of(self, result: object, *, raised: bool, default: Outcome = _SUCCESS) -> Outcome:
         """Classify the result of a call; neutral if the classifier raises, which is logged and counted."""

@@ -96,7 +96,7 @@ class BodyObserver:
     def failed(self, error: BaseException) -> None:
         """Record that the body ended in an error, or its reader was cancelled."""
         self._cache_policy = None
-        self.outcome = self._stream.record_failure(error) or self.outcome
+        self.outcome = self._stream.settle(error, raised=True, is_stream=True) or self.outcome
 
     def abandoned(self) -> None:
         """Record that the reader stopped; after the last byte this counts as complete."""
