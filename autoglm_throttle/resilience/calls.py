@@ -72,9 +72,8 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     try:
         value = fn(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - classified and returned
-        return GuardedAttempt(
-            error=error, outcome=circuit.settle(permit, error, raised=True, begun_s=begun_s)
-        )
+        outcome = circuit.settle(permit, error, raised=True, begun_s=begun_s)
+        return GuardedAttempt(error=error, outcome=outcome)
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
@@ -105,13 +104,11 @@ async def attempt_async(
         if limit_s is None:
             value = await fn(*args, **kwargs)
         else:
-            value = await await_within(
-                limit_s, partial(fn, *args, **kwargs), f"{circuit.name} has not answered"
-            )
+            call = partial(fn, *args, **kwargs)
+            value = await await_within(limit_s, call, f"{circuit.name} has not answered")
     except Exception as error:  # noqa: BLE001 - classified and returned
-        return GuardedAttempt(
-            error=error, outcome=circuit.settle(permit, error, raised=True, begun_s=begun_s)
-        )
+        outcome = circuit.settle(permit, error, raised=True, begun_s=begun_s)
+        return GuardedAttempt(error=error, outcome=outcome)
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise

@@ -93,8 +93,11 @@ class BodyObserver:
         if policy is not None:
             policy.store()
 
-    def failed(self, error: BaseException) -> None:
-        """Record that the body ended in an error, or its reader was cancelled."""
+    def ended(self, error: BaseException) -> None:
+        """Record the end of the iteration, an error of the body, or a cancellation of its reader."""
+        if isinstance(error, StopIteration | StopAsyncIteration):
+            self.finished()
+            return
         self._cache_policy = None
         self.outcome = self._stream.settle(error, raised=True, is_stream=True) or self.outcome
 
@@ -134,11 +137,8 @@ class GuardedBody(httpx.SyncByteStream):
         observer.reading()
         try:
             part = next(self._parts)
-        except StopIteration:
-            observer.finished()
-            raise
         except BaseException as error:
-            observer.failed(error)
+            observer.ended(error)
             raise
         observer.received(part)
         return part
@@ -178,11 +178,8 @@ class AsyncGuardedBody(httpx.AsyncByteStream):
             else:
                 text = f"{self._circuit.name} has sent nothing"
                 part = await await_in_time(limit_s, self._next, text, self._request)
-        except StopAsyncIteration:
-            observer.finished()
-            raise
         except BaseException as error:
-            observer.failed(error)
+            observer.ended(error)
             raise
         observer.received(part)
         return part
@@ -275,9 +272,9 @@ def limit_steps(
     if timeout_s is None and idle_s is None:
         return request, lambda: None
     own: dict[str, float | None] = dict(request.extensions.get("timeout") or {})
-    body_s = _min_limit(own.get("read"), idle_s)
+    body_s = min_limit(own.get("read"), idle_s)
     for step in ("connect", "read", "write", "pool"):
-        own[step] = _min_limit(own.get(step), timeout_s)
+        own[step] = min_limit(own.get(step), timeout_s)
     limited = httpx.Request(
         request.method,
         request.url,
@@ -288,5 +285,6 @@ def limit_steps(
     return limited, partial(own.__setitem__, "read", body_s)
 
 
-def _min_limit(one_s: float | None, other_s: float | None) -> float | None:
+def min_limit(one_s: float | None, other_s: float | None) -> float | None:
+    """Return the shorter of two limits; None: there is none."""
     return min((limit for limit in (one_s, other_s) if limit is not None), default=None)

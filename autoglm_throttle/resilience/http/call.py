@@ -18,6 +18,7 @@ from autoglm_throttle.resilience.http.body import (
     buffered_body,
     build_response,
     close_async,
+    min_limit,
     pairs,
     read_body,
     read_body_async,
@@ -99,8 +100,7 @@ class HttpCall:
     @property
     def max_wait_s(self) -> float | None:
         """Maximum wait for another caller's call: the limit of the own call; None: no limit."""
-        limits = (self._limits().get("read"), self.circuit.timeout_s)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return min_limit(self._limits().get("read"), self.circuit.timeout_s)
 
     def has_cached(self) -> bool:
         """Whether a usable response is cached."""
@@ -174,11 +174,9 @@ class HttpCall:
         outcome = circuit.outcome_of(response, raised=False, default=status_outcome(status))
         headers = pairs(response.headers)
         responses = self._responses
-        policy = (
-            None
-            if responses is None
-            else responses.policy(self.cache_request, status, headers, self._begun_s)
-        )
+        policy = None
+        if responses is not None:
+            policy = responses.policy(self.cache_request, status, headers, self._begun_s)
         if outcome is Outcome.SUCCESS and status != SWITCHING_PROTOCOLS:
             length = body_bytes(self.request.method, status, headers)
             self._is_short = policy is not None and length is not None and length <= policy.max_body_bytes
