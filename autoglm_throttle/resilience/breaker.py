@@ -263,7 +263,7 @@ class Breaker:
         if rejection is None:
             return self._acquire_slot(now)
         if rejection.lease_wanted:
-            self.slots.record_lease_request(now)
+            self.slots.requested_s = now
         return rejection
 
     def _probe_rejection(self, now: float) -> GuardRejection | None:
@@ -292,7 +292,7 @@ class Breaker:
             return
         slow = outcome is Outcome.SLOW
         if outcome is Outcome.SUCCESS:
-            self._ramp.record_success()
+            self._ramp.has_success = True
         failed = outcome is Outcome.FAILURE or (slow and self.settings.slow_is is SlowCallMode.FAILURE)
         event = self._stats.record(failed, slow, now)
         if event is None:

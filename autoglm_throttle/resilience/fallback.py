@@ -10,12 +10,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from autoglm_throttle.types import Criticality, FallbackContext, FallbackKind
-
-if TYPE_CHECKING:
-    pass
 
 LOAD: Final = "load"  # Cause of a fallback used because of the degradation level
 ERROR: Final = "error"  # Cause of a fallback used after a failure

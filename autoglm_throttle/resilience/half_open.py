@@ -26,7 +26,7 @@ class CallSlots:
         self._max_probes = settings.half_open_max
         self._successes_needed = settings.successes_needed
         self._limits_round = settings.success_threshold is None
-        self._requested_s = -math.inf
+        self.requested_s: float = -math.inf  # when a call last requested a lease of the fleet
         # Whether a probe needs the fleet's lease; set by the owner of the breaker.
         self.lease_required: bool = False
         self.clear()
@@ -72,11 +72,7 @@ class CallSlots:
     def is_lease_request_due(self, now: float) -> bool:
         """Whether the next call should request a lease of the fleet. Has no effects."""
         # The lower bound treats a clock that stepped back as expired, so the lease is requested again.
-        return not 0.0 <= now - self._requested_s < LEASE_REQUEST_INTERVAL_S
-
-    def record_lease_request(self, now: float) -> None:
-        """Record that a call requests a lease."""
-        self._requested_s = now
+        return not 0.0 <= now - self.requested_s < LEASE_REQUEST_INTERVAL_S
 
 
 class RampUp:
@@ -99,12 +95,8 @@ class RampUp:
         """Start with the first step."""
         self._step = 0
         self._since_s = now
-        self._has_success = False
+        self.has_success: bool = False  # whether a call of this step has succeeded
         self._credit = 0.0
-
-    def record_success(self) -> None:
-        """Record that a call of this step has succeeded."""
-        self._has_success = True
 
     def is_done(self, now: float) -> bool:
         """Whether the next call would find the last step over. Has no effects."""
@@ -120,7 +112,7 @@ class RampUp:
         if self._step_is_over(now):
             self._step += 1
             self._since_s = now
-            self._has_success = False
+            self.has_success = False
         self._credit += self.share
         if self._credit < _ONE_CALL:
             return False
@@ -129,4 +121,4 @@ class RampUp:
         return True
 
     def _step_is_over(self, now: float) -> bool:
-        return self._has_success and now - self._since_s >= self._step_s
+        return self.has_success and now - self._since_s >= self._step_s

@@ -5,14 +5,19 @@ Each hop of a redirect is a call of its own. Retries belong outside the client, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from autoglm_throttle._runtime import how_to_install
+from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.drive import Steps, drive_async, drive_sync
 from autoglm_throttle.resilience.fallback import FallbackAnswer
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.resilience.http.cache import CacheKey
 from autoglm_throttle.settings.policies import NAME_CHARACTERS
 
 try:
@@ -28,14 +33,6 @@ from autoglm_throttle.resilience.http.body import (
     limit_steps,
 )
 from autoglm_throttle.resilience.http.call import HttpCall, TransportRejected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from autoglm_throttle.resilience.calls import GuardedAttempt
-    from autoglm_throttle.resilience.guard import Guard
-    from autoglm_throttle.resilience.http.cache import CacheKey
 
 __all__ = ["AsyncGuardTransport", "GuardSource", "GuardTransport", "TransportRejected", "origin"]
 

@@ -259,11 +259,14 @@ class GuardRegistry:
         if policy is not None:
             criticality = policy.criticality if criticality is None else criticality
             shed_above = policy.shed_above if shed_above is None else shed_above
-        checked = Criticality.CORE if criticality is None else _checked_criticality(name, criticality)
+        key = f"guards.{quoted_key(name)}"
+        checked = Criticality.CORE
+        if criticality is not None:
+            checked = _checked_criticality(criticality, f"{key}.criticality")
         try:
-            return Feature(name, criticality=checked, fallback=fallback, shed_above=shed_above)
+            return Feature(name, checked, fallback, shed_above)
         except ValueError as error:
-            raise ConfigError([Problem(f"guards.{quoted_key(name)}", str(error))]) from None
+            raise ConfigError([Problem(key, str(error))]) from None
 
     def _add(self, feature: Feature, settings: BreakerSettings, classifier: OutcomeClassifier) -> GuardState:
         name = feature.name
@@ -308,20 +311,17 @@ class GuardRegistry:
 
 
 def _checked_name(name: str) -> str:
-    """Return the name, or raise ConfigError if it is not allowed for a guard."""
     try:
         return str(GUARD_NAME.parse(name))
     except ValueError as error:
         raise ConfigError([Problem("guard", *GUARD_NAME.describe_error(name, str(error)))]) from None
 
 
-def _checked_criticality(name: str, level: object) -> Criticality:
-    """Return the criticality that a word names, or raise ConfigError."""
+def _checked_criticality(level: object, key: str) -> Criticality:
     try:
         return Criticality(_CRITICALITY.parse(level))
     except ValueError:
-        message_and_hint = _CRITICALITY.describe_error(level, "")
-        raise ConfigError([Problem(f"guards.{quoted_key(name)}.criticality", *message_and_hint)]) from None
+        raise ConfigError([Problem(key, *_CRITICALITY.describe_error(level, ""))]) from None
 
 
 def _as_tuple(kinds: Exceptions) -> tuple[type[BaseException], ...]:

@@ -6,9 +6,10 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.calls import (
     Args,
     CallResult,
@@ -20,12 +21,8 @@ from autoglm_throttle.resilience.calls import (
 )
 from autoglm_throttle.resilience.drive import Call, Steps
 from autoglm_throttle.resilience.fallback import UNSET, Fallback, Unset
-from autoglm_throttle.types import GuardRejected, Outcome
-
-if TYPE_CHECKING:
-    from autoglm_throttle.events import RateLimitedLogger
-    from autoglm_throttle.resilience.state import GuardState
-    from autoglm_throttle.types import Clock
+from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.types import Clock, GuardRejected, Outcome
 
 T = TypeVar("T")
 

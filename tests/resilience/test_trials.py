@@ -128,7 +128,7 @@ def test_ramp_admissions_stay_within_one_of_their_shares(shares: list[float], ca
     ramp.start(now)
     for ends_a_step in calls:
         if ends_a_step:
-            ramp.record_success()
+            ramp.has_success = True
             now += 1.0
             if ramp.is_done(now):
                 assert ramp.would_admit(now)
@@ -167,7 +167,7 @@ def test_a_step_needs_its_time_and_a_success() -> None:
     assert ramp.share == 0.25
     ramp.admit(200.0)
     assert ramp.share == 0.25, "no success yet"
-    ramp.record_success()
+    ramp.has_success = True
     ramp.admit(104.875)
     assert ramp.share == 0.25, "not long enough"
     assert not ramp.is_done(105.0)
@@ -175,7 +175,7 @@ def test_a_step_needs_its_time_and_a_success() -> None:
     assert ramp.share == 0.5
     ramp.admit(300.0)
     assert not ramp.is_done(300.0), "a success of the step before is not one of this"
-    ramp.record_success()
+    ramp.has_success = True
     assert not ramp.is_done(109.875), "the step began when it was asked for"
     assert ramp.is_done(110.0)
 
@@ -184,7 +184,7 @@ def test_debt_is_carried_into_the_next_step() -> None:
     ramp = RampUp((0.25, 0.5), 5.0)
     ramp.start(0.0)
     assert [ramp.admit(0.0) for _ in range(2)] == [False, False]
-    ramp.record_success()
+    ramp.has_success = True
     assert not ramp.would_admit(4.0)
     assert ramp.would_admit(5.0)
     assert [ramp.admit(5.0) for _ in range(3)] == [True, False, True]
@@ -194,9 +194,9 @@ def test_a_ramp_begins_anew() -> None:
     ramp = RampUp((0.5, 0.75), 5.0)
     ramp.start(0.0)
     ramp.admit(0.0)
-    ramp.record_success()
+    ramp.has_success = True
     ramp.admit(5.0)
-    ramp.record_success()
+    ramp.has_success = True
     ramp.start(50.0)
     assert ramp.share == 0.5
     assert not ramp.is_done(1000.0)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 import httpx
 
 from autoglm_throttle.resilience.calls import PendingCall, await_within
-from autoglm_throttle.resilience.http.answer import HttpAnswer
+from autoglm_throttle.resilience.fallback import FallbackAnswer
+from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http.cache import DEGRADED, CachePolicy, mark_degraded
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.types import GuardPermit, Outcome
-
-if TYPE_CHECKING:
-    from autoglm_throttle.resilience.fallback import FallbackAnswer
-    from autoglm_throttle.resilience.http.answer import Pairs
 
 T = TypeVar("T")
 

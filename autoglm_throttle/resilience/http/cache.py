@@ -22,8 +22,9 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.fallback import UNSET, Unset
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs, is_sendable
 from autoglm_throttle.resilience.http.fields import (
@@ -37,12 +38,8 @@ from autoglm_throttle.resilience.http.fields import (
     parse_seconds,
 )
 from autoglm_throttle.resilience.stale import StaleCache
-from autoglm_throttle.types import FallbackKind
-
-if TYPE_CHECKING:
-    from autoglm_throttle.events import RateLimitedLogger
-    from autoglm_throttle.settings.groups.breaker import DegradationSettings
-    from autoglm_throttle.types import Clock
+from autoglm_throttle.settings.groups.breaker import DegradationSettings
+from autoglm_throttle.types import Clock, FallbackKind
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})  # Safe methods (RFC 9110 section 9.2.1)
 
