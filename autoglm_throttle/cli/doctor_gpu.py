@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor import DoctorResult, Severity, within
 from autoglm_throttle.gpu.aggregate import load_pct
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import Settings
@@ -19,10 +19,6 @@ from autoglm_throttle.types.errors import NoSourceError
 
 ANSWER_TIMEOUT_S: Final = 10.0  # of the first call: it opens the driver, which can take seconds
 PAUSE_S: Final = 0.25  # between the two readings of a source: activity ratios exist from the second on
-
-NO_NAME: Final = "has no metric of"
-WEB_PAGE: Final = "answers with a web page"
-NO_SERIES: Final = "knows no series of"
 
 _CHECKS: Final = {  # Kind of a source -> checks if it does not respond
     "dcgm": "is dcgm-exporter up, and is its port (9400 by default) reachable from here?",
@@ -36,9 +32,12 @@ _OTHER_SERVER: Final = (
     "another server answers there: check its page with curl, and the kind of the source: dcgm:, vllm:, "
     "sglang: and prometheus: are different kinds"
 )
-_NO_SERIES: Final = (
-    "does Prometheus scrape dcgm-exporter, and does GPU_SELECTOR match? Query it for DCGM_FI_DEV_GPU_UTIL"
-)
+_REMEDIES: Final = {  # Part of an error -> its remedy
+    "has no metric of": _OTHER_SERVER,
+    "answers with a web page": _OTHER_SERVER,
+    "knows no series of": "does Prometheus scrape dcgm-exporter, and does GPU_SELECTOR match? "
+    "Query it for DCGM_FI_DEV_GPU_UTIL",
+}
 _REQUIRED: Final = (
     "GPU_REQUIRED is set, so the service does not start: make the driver visible to this process (in a "
     "container with --gpus all), or unset GPU_REQUIRED"
@@ -74,12 +73,7 @@ OF_ENGINES: Final = {
     "preemptions": "preemptions_total",
 }
 
-FOR_ROOT: Final = "keeps GPM for root"
-FOR_HOPPER: Final = "only Hopper devices and later"
-
 _GIB: Final = 1024**3
-
-_SM: Final = "SM activity"
 _PERMISSION: Final = (
     "load the kernel module nvidia with NVreg_RestrictProfilingToAdminUsers=0, or give this process "
     "CAP_SYS_ADMIN; until then verdicts are based on power"
@@ -128,7 +122,8 @@ def _diagnose_source(source: GpuProvider, settings: Settings) -> list[DoctorResu
         text = f"{source.name} has not answered within {plain(ANSWER_TIMEOUT_S)} s"
         return [_result("sample", "fail", text, "nvidia-smi will hang as well: check the kernel log")]
     except (ThrottleError, ValueError) as error:
-        hint = _remedy(source.name, str(error))
+        of_kind = _CHECKS.get(source.name.partition(":")[0], "")
+        hint = next((remedy for part, remedy in _REMEDIES.items() if part in str(error)), of_kind)
         return [_result("sample", "fail", _named(source.name, str(error)), hint)]
     return list(_results(source.name, rows, library))
 
@@ -172,12 +167,6 @@ def _results(name: str, rows: Sequence[GpuSample], library: str) -> Iterator[Doc
 
 def _named(name: str, text: str) -> str:
     return text if text.startswith(name) else f"{name}: {text}"
-
-
-def _remedy(name: str, text: str) -> str:
-    if NO_NAME in text or WEB_PAGE in text:
-        return _OTHER_SERVER
-    return _NO_SERIES if NO_SERIES in text else _CHECKS.get(name.partition(":")[0], "")
 
 
 def device_results(row: GpuSample, now: float) -> Iterator[DoctorResult]:
@@ -225,9 +214,9 @@ def _fields_severity(row: GpuSample, missing: list[str]) -> tuple[Severity, str]
     if row.kind == "engine":
         has_no_load = {"requests waiting", "cache fill"} <= set(missing)
         return ("warn", "SIGNAL=pressure has no input") if has_no_load else ("ok", "")
-    if _SM not in missing:
+    if "SM activity" not in missing:
         return "ok", "; ".join(row.notes)
-    if FOR_ROOT in notes:
+    if "keeps GPM for root" in notes:
         return "warn", _PERMISSION
     is_ambiguous = row.kind == "gpu" and bool({"power", "power limit"} & set(missing))
     level: Severity = "warn" if is_ambiguous else "ok"
@@ -235,7 +224,7 @@ def _fields_severity(row: GpuSample, missing: list[str]) -> tuple[Severity, str]
         return level, _COUNTERS
     if is_ambiguous:
         return level, _AMBIGUOUS
-    return level, _OLDER if FOR_HOPPER in notes else "; ".join(row.notes)
+    return level, _OLDER if "only Hopper devices and later" in notes else "; ".join(row.notes)
 
 
 def _load(row: GpuSample) -> str:

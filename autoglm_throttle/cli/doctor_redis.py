@@ -12,44 +12,25 @@ from hashlib import sha1
 from statistics import median
 from typing import Any, Final
 
-from autoglm_throttle.cli.doctor_result import DoctorResult, within
+from autoglm_throttle.cli.doctor import DoctorResult, within
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups.store import RedisAddress, Topology, parse_redis_url
 from autoglm_throttle.settings.problems import shortened
-from autoglm_throttle.store import fleet
+from autoglm_throttle.store import fleet, protocol
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import protocol as breakers
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.protocol import (
-    VALUES,
-    CheckRequest,
-    StoreCharge,
-    StoreErrorKind,
-    WindowProtocol,
-    script,
-)
+from autoglm_throttle.store.protocol import CheckRequest, StoreCharge, StoreErrorKind, WindowProtocol
 from autoglm_throttle.store.script import RIGHTS, error_kind
 from autoglm_throttle.types import UserLimit
 
-# Timeout of a connection, and of each reply: ten times the deadline of a decision.
-REPLY_TIMEOUT_S: Final = 0.5
-
-# Timeout of the whole diagnosis: looking up a host's name has no timeout of its own.
-TOTAL_TIMEOUT_S: Final = 5.0
-
-# Eviction policies that never drop a user's window before its end.
-SAFE_EVICTION_POLICIES: Final = ("noeviction", "volatile-ttl")
-
+REPLY_TIMEOUT_S: Final = 0.5  # of a connection, and of each reply: ten times the deadline of a decision
+TOTAL_TIMEOUT_S: Final = 5.0  # of the whole diagnosis: looking up a host's name has no timeout of its own
+SAFE_EVICTION_POLICIES: Final = ("noeviction", "volatile-ttl")  # never drop a user's window before its end
 OLDEST: Final = (6, 2)
-
-ROUND_TRIPS: Final = 9  # Number of timed calls; the median of fewer would depend on a single odd one
-
-MAX_ERROR_CHARS: Final = 200
-
-# Number of users tried in a cluster; each node that would count one of them is examined.
-USERS_TRIED: Final = 200
-
+ROUND_TRIPS: Final = 9  # timed calls; the median of fewer would depend on a single odd one
+USERS_TRIED: Final = 200  # in a cluster; each node that would count one of them is examined
 # One limit stored as a list, one stored as sub-buckets.
 _BOTH_LAYOUTS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
 
@@ -300,7 +281,7 @@ def _counts(execute: Execute, request: CheckRequest, wire: WindowProtocol) -> Do
         return failed(f"it cannot count: {_error_line(error)}", kind, hint)
     except ValueError as error:
         return failed(f"it cannot count: {error}", StoreErrorKind.CONFUSED)
-    if any(ok != 1 for ok in answer[::VALUES]) or moved[0] != [1, 1]:
+    if any(ok != 1 for ok in answer[:: protocol.VALUES]) or moved[0] != [1, 1]:
         return failed(f"it counts incorrectly: {answer}, {moved[0]}", StoreErrorKind.CONFUSED)
     return _result("counting", "ok", "it charges and refunds correctly", value="ok")
 
@@ -308,7 +289,7 @@ def _counts(execute: Execute, request: CheckRequest, wire: WindowProtocol) -> Do
 def _run(execute: Execute, keys: list[str], arguments: list[str | int]) -> object:
     from redis.exceptions import NoScriptError
 
-    text = script()
+    text = protocol.script()
     try:
         digest = sha1(text.encode(), usedforsecurity=False).hexdigest()
         return execute("EVALSHA", digest, len(keys), *keys, *arguments)
@@ -317,5 +298,5 @@ def _run(execute: Execute, keys: list[str], arguments: list[str | int]) -> objec
 
 
 def _error_line(error: BaseException) -> str:
-    """Return an error in one line."""
-    return shortened(str(error).splitlines()[0] if str(error) else type(error).__name__, MAX_ERROR_CHARS)
+    """Return an error in one line of at most 200 characters."""
+    return shortened(str(error).splitlines()[0] if str(error) else type(error).__name__, 200)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_redis, main
-from autoglm_throttle.cli.doctor_result import DoctorResult, within
+from autoglm_throttle.cli.doctor import DoctorResult, within
 from tests.cli.doctor_results import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.store.cluster import Cluster3
 from tests.store.proxy import SlowProxy
@@ -163,7 +163,7 @@ def test_server_with_full_memory_fails_counting(doctor: Doctor, own_server: Redi
 def test_server_that_counts_incorrectly_is_reported(
     doctor: Doctor, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch, script: str, said: str
 ) -> None:
-    monkeypatch.setattr(doctor_redis, "script", lambda: script)
+    monkeypatch.setattr("autoglm_throttle.store.protocol.script", lambda: script)
     status, findings = doctor(REDIS_URL=own_server.url)
     assert (status, not_well(findings)) == (1, [("counting", "fail")])
     assert findings[-1]["message"].startswith(said)
