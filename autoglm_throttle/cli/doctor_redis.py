@@ -12,7 +12,7 @@ from hashlib import sha1
 from statistics import median
 from typing import Any, Final
 
-from autoglm_throttle.cli.doctor import DoctorResult, within
+from autoglm_throttle.cli.doctor import DoctorResult, Severity, within
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups.store import RedisAddress, Topology, parse_redis_url
@@ -79,7 +79,9 @@ def _diagnose(settings: Settings, url: str) -> list[DoctorResult]:
             results.append(_connected(parts, url, len(nodes)))
             for name, (execute, request) in sorted(nodes.items()):
                 found = [*_latency(execute, store.redis_deadline_s), *check_server(execute)]
-                found += _access(execute, request, settings, wire)
+                rights = _permissions(execute, request.keys[0], settings)
+                may_count = all(one.level != "fail" for one in rights)
+                found += [*rights, _counts(execute, request, wire)] if may_count else rights
                 results += [replace(one, message=f"{name}: {one.message}") if name else one for one in found]
     except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
         kind = error_kind(error, sent=False)
@@ -133,23 +135,21 @@ def _latency(execute: Execute, deadline_s: float) -> Iterator[DoctorResult]:
             times.append((elapsed_s, int(seconds) + int(micros) / 1e6 - wall - elapsed_s / 2))
     except NoPermissionError:
         return  # the permission check reports it
-    yield _round_trip(median(elapsed_s for elapsed_s, _ in times), deadline_s)
-    # The fastest round trip bounds the offset best: its error is at most half of it.
-    offset = min(times)[1]
-    clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
-    yield _result("clock", "ok", f"{clock}; windows use the server's clock only", value=round(offset, 6))
-
-
-def _round_trip(median_s: float, deadline_s: float) -> DoctorResult:
-    """Check that decisions, which wait for ``deadline_s`` at most, can wait for a round trip."""
+    median_s = median(elapsed_s for elapsed_s, _ in times)
     text = f"round trip {median_s * 1e3:.2f} ms, median of {ROUND_TRIPS}"
-    if median_s <= deadline_s / 2:
-        return _result("round_trip", "ok", text, value=round(median_s, 6))
     hint = (
         f"decisions wait at most REDIS_DEADLINE_S, {plain(deadline_s * 1e3)} ms: "
         "run the store closer to the service, or raise the deadline"
     )
-    return _result("round_trip", "fail" if median_s > deadline_s else "warn", text, hint, round(median_s, 6))
+    if median_s <= deadline_s / 2:
+        yield _result("round_trip", "ok", text, value=round(median_s, 6))
+    else:
+        level: Severity = "fail" if median_s > deadline_s else "warn"
+        yield _result("round_trip", level, text, hint, round(median_s, 6))
+    # The fastest round trip bounds the offset best: its error is at most half of it.
+    offset = min(times)[1]
+    clock = f"clock {abs(offset) * 1e3:.1f} ms {'behind' if offset < 0 else 'ahead of'} this host's"
+    yield _result("clock", "ok", f"{clock}; windows use the server's clock only", value=round(offset, 6))
 
 
 def check_server(execute: Execute) -> Iterator[DoctorResult]:
@@ -186,15 +186,6 @@ def check_version(info: Mapping[str, str]) -> DoctorResult:
     if numbers < OLDEST:
         return _result("version", "fail", f"{name} is too old", "Redis 6.2 or later, or Valkey", version)
     return _result("version", "ok", name, value=version)
-
-
-def _access(
-    execute: Execute, request: CheckRequest, settings: Settings, wire: WindowProtocol
-) -> list[DoctorResult]:
-    """Check the permissions and the counting; counting is skipped if a permission is missing."""
-    results = _permissions(execute, request.keys[0], settings)
-    forbidden = any(result.level == "fail" for result in results)
-    return results if forbidden else [*results, _counts(execute, request, wire)]
 
 
 def missing_permissions(execute: Execute, commands: Iterable[str], key: str) -> dict[str, list[str]] | None:

@@ -135,15 +135,11 @@ def _reasons(view: GpuView | None, devices: Labelled) -> Iterator[str]:
         if row.health == "lost":
             yield ": ".join(filter(None, [label, "lost", "; ".join(row.notes)]))
         elif verdict is not None and verdict.condition not in _PLAIN:
-            yield f"{label}: {_explain(verdict)}"
-
-
-def _explain(verdict: GpuVerdict) -> str:
-    """Format the verdict and its evidence; without a verdict nothing is certain."""
-    evidence = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items()) or "no evidence"
-    if verdict.condition is GpuCondition.UNKNOWN:
-        return f"no verdict yet: too few measurements, or too little information: {evidence}"
-    return f"{verdict.condition}, {verdict.confidence:.0%} sure: {evidence}"
+            text = f"{verdict.condition}, {verdict.confidence:.0%} sure"
+            if verdict.condition is GpuCondition.UNKNOWN:  # nothing is certain
+                text = "no verdict yet: too few measurements, or too little information"
+            evidence = ", ".join(f"{name} {value:.3g}" for name, value in verdict.evidence.items())
+            yield f"{label}: {text}: {evidence or 'no evidence'}"
 
 
 def _row_document(label: str, row: GpuSample, reading: GpuReading) -> dict[str, Any]:

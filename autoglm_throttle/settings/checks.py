@@ -149,14 +149,9 @@ def breaker_of(
         return breaker
     of_code, of_guard = _explicit_values(own), _explicit_values(policy)
     table = f"guards.{quoted_key(name)}"
-
-    def display_name(key: str) -> str:
-        if key in of_code:
-            return key
-        return f"{table}.{key}" if key in of_guard else _breaker_name(key)
-
     values = dict(breaker) | of_guard | of_code
-    problems = cross_field_problems(values, of_code, display_name)
+    names = {key: key if key in of_code else f"{table}.{key}" for key in (*of_code, *of_guard)}
+    problems = cross_field_problems(values, of_code, lambda key: names.get(key) or _breaker_name(key))
     if problems:
         raise ConfigError(problem.below(f"{table}.") for problem in problems)
     return BreakerSettings.model_construct(

@@ -133,7 +133,12 @@ class Tables:
         self.routes: tuple[RoutePolicy, ...] = tuple(self._routes(given.get("routes", ())))
         self.plans: FrozenDict[PlanPolicy] = self._named("plans", given.get("plans", ()), PlanPolicy)
         self.guards: FrozenDict[GuardPolicy] = self._named("guards", given.get("guards", ()), GuardPolicy)
-        self._check_members()
+        plan_of: dict[str, str] = {}
+        for name, plan in self.plans.items():
+            for member in plan.members:
+                if (other := plan_of.setdefault(member, name)) != name:
+                    message = f"{member} is already a member of {other}"
+                    self._add(f"plans.{quoted_key(name)}.members", message)
 
     def _routes(self, raw: object) -> Iterator[RoutePolicy]:
         if not isinstance(raw, (list, tuple)):
@@ -199,13 +204,3 @@ class Tables:
 
     def _add(self, place: str, message: str, hint: str = "") -> None:
         self.problems.append(Problem(place, message, hint))
-
-    def _check_members(self) -> None:
-        """Find callers that are members of two plans."""
-        plan_of: dict[str, str] = {}
-        for plan in self.plans.values():
-            for member in plan.members:
-                other = plan_of.setdefault(member, plan.name)
-                if other != plan.name:
-                    message = f"{member} is already a member of {other}"
-                    self._add(f"plans.{quoted_key(plan.name)}.members", message)

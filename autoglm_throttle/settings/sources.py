@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -310,34 +310,30 @@ def _lines(text: str) -> dict[str, int]:
     table = ""
     # Text inside a long string may be taken for a key.
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
-        if header := re.match(rf"\[\[?\s*({_PATH})\s*\]", line):
-            table = _record_line(lines, "", header[1], number)
-            if line.startswith("[["):
-                position = counts.get(table, 0)
-                counts[table] = position + 1
-                table = f"{table}[{position}]"
-                lines.setdefault(table, number)
-        elif key := re.match(rf"({_PATH})\s*=", line):
-            _record_line(lines, table, key[1], number)
+        header = re.match(rf"\[\[?\s*({_PATH})\s*\]", line)
+        key = header or re.match(rf"({_PATH})\s*=", line)
+        place = "" if header else table
+        for part in _parts(key[1]) if key else ():
+            place = f"{place}.{part}".removeprefix(".")
+            lines.setdefault(place, number)
+        if header:
+            table = place
+        if header and line.startswith("[["):
+            counts[table] = counts.get(table, -1) + 1
+            table = f"{table}[{counts[table]}]"
+            lines.setdefault(table, number)
     return lines
 
 
-def _record_line(lines: dict[str, int], place: str, path: str, number: int) -> str:
-    """Record the line of each table on the path to a key; return the key's place."""
+def _parts(path: str) -> Iterator[str]:
+    """Yield the parts of a key, each formatted like ``quoted_key`` for any notation in the file."""
+    import tomllib
+
     parts = re.findall(_PART, path)
     if len(parts) > DEPTH_AT_MOST:
         raise ValueError("nested too deeply")
     for part in parts:
-        place = f"{place}.{_quoted_part(part)}".removeprefix(".")
-        lines.setdefault(place, number)
-    return place
-
-
-def _quoted_part(part: str) -> str:
-    """Format one part of a key like ``quoted_key``, for any notation in the file."""
-    import tomllib
-
-    try:
-        return quoted_key(tomllib.loads(f"key = {part}")["key"]) if part[0] in "\"'" else part
-    except tomllib.TOMLDecodeError:
-        return part
+        try:
+            yield quoted_key(tomllib.loads(f"key = {part}")["key"]) if part[0] in "\"'" else part
+        except tomllib.TOMLDecodeError:
+            yield part

@@ -75,8 +75,9 @@ class ProxyChain:
         if not (forwarded and self.trusts(peer)):
             return self.group(peer)
         last = peer
-        for element in reversed(_elements(forwarded)):
-            address = _parse(element)
+        joined = b",".join(forwarded).decode("latin-1")
+        for element in reversed(joined.rsplit(",", HOPS_READ)[-HOPS_READ:]):
+            address = _parse(element.strip(" \t"))
             if address is None:
                 break
             last = str(address)
@@ -106,11 +107,6 @@ def overflow_group(address: str) -> str:
         return UNIX
     prefix = 24 if parsed.version == 4 else 48
     return str(ipaddress.ip_network(f"{parsed}/{prefix}", strict=False))
-
-
-def _elements(lines: Sequence[bytes]) -> list[str]:
-    joined = b",".join(lines).decode("latin-1")
-    return [part.strip(" \t") for part in joined.rsplit(",", HOPS_READ)[-HOPS_READ:]]
 
 
 def _parse(text: str) -> _Address | None:

@@ -24,16 +24,21 @@ _WINDOW: Final = whole(1, 100_000, "calls")
 _RATE: Final = number(0, 1, "share", above=True)
 
 
+_TRIP: Final = f.word(
+    "|".join(t.TripRule),
+    ", ".join(t.TripRule),
+    "consecutive,failure_rate",
+    lower=True,
+    reason="not one of them",
+)
+_TRIP_WORDS: Final = f.listed(_TRIP)
+
+
 def _trips(raw: object) -> frozenset[t.TripRule]:
-    """Parse the conditions that open a breaker; at least one."""
-    parts = [part.lower() if isinstance(part, str) else part for part in f.list_of(raw)]
-    if not parts:
+    trips = frozenset(map(t.TripRule, _TRIP_WORDS.parse(raw)))
+    if not trips:
         raise FieldTypeError("a breaker that is never to open has the mode disabled or metrics_only")
-    words = {rule.value: rule for rule in t.TripRule}
-    for part in parts:
-        if not isinstance(part, str) or part not in words:
-            raise FieldTypeError(f"{repr_for_user(part)}: not one of them")
-    return frozenset(words[str(part)] for part in parts)
+    return trips
 
 
 def _ramp(raw: object) -> tuple[float, ...]:
@@ -55,8 +60,8 @@ def _ramp(raw: object) -> tuple[float, ...]:
 
 
 TRIPS: Final = FieldType(
-    "a list, separated by commas, of " + ", ".join(t.TripRule),
-    "consecutive,failure_rate",
+    _TRIP_WORDS.allowed,
+    _TRIP.example,
     _trips,
     text=lambda trips: ",".join(trip for trip in t.TripRule if trip in trips),
 )
@@ -66,8 +71,6 @@ RAMP: Final = FieldType(
     _ramp,
     text=lambda shares: ",".join(map(f.plain, shares)) or f.NOTHING,
 )
-
-
 _RATES: Final = frozenset({t.TripRule.FAILURE_RATE, t.TripRule.SLOW_RATE})
 
 

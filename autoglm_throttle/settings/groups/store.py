@@ -102,7 +102,9 @@ def parse_redis_url(text: str) -> RedisAddress:
         raise ValueError("after unix:// comes a path that begins with /")
     if not is_socket:
         path, service, db = "", *_service_and_database(url.path or "", topology)
-    number = _database(db)
+    if db and not (db.isascii() and db.isdigit() and len(db) <= 10 and int(db) < DATABASES):
+        raise ValueError("its path is no number of a database")
+    number = int(db or 0)
     if number and topology is Topology.CLUSTER:
         raise ValueError("a cluster has only database 0")
     places = () if is_socket else _hosts(hosts, topology)
@@ -159,12 +161,6 @@ def _service_and_database(path: str, topology: Topology) -> tuple[str, str]:
     if len(steps) > 1:
         raise ValueError("too many parts in its path")
     return service, "".join(steps)
-
-
-def _database(text: str) -> int:
-    if text and not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < DATABASES):
-        raise ValueError("its path is no number of a database")
-    return int(text or 0)
 
 
 def _option(name: str, value: str) -> str | bool:
