@@ -51,9 +51,7 @@ examples:
 NOT_COMPARED: Final = "the file contains no responses to compare with"
 
 START_BYTES: Final = 4096  # Bytes of a file inspected to detect its kind
-OTHER_FILE_KINDS: Final = {  # Files easily mistaken for a recording: pattern of their start -> error message
-    rf'\A\{{\s*"schema": \d+,\s*"kind": "{KIND}"': "is a report, not a recording: see load compare"
-}
+REPORT_START: Final = rf'\{{\s*"schema": \d+,\s*"kind": "{KIND}"'  # Of a file easily mistaken for a recording
 
 
 def _loops(text: str) -> int | None:
@@ -161,9 +159,8 @@ def _existing(name: str) -> Path:
         raise TrafficError(f"there is no file {name}")
     with path.open("rb") as file:
         start = file.read(START_BYTES).decode("utf-8", "replace")
-    for mark, problem in OTHER_FILE_KINDS.items():
-        if re.search(mark, start):
-            raise TrafficError(f"{name} {problem}")
+    if re.match(REPORT_START, start):
+        raise TrafficError(f"{name} is a report, not a recording: see load compare")
     return path
 
 

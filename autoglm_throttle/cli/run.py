@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -138,12 +137,6 @@ def processor() -> str:
             name, _, value = line.partition(":")
             if name.strip() == "model name":
                 return value.strip()
-    command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(  # noqa: S603 - fixed words
-            command, capture_output=True, text=True, check=False, timeout=2.0
-        )
-        return done.stdout.strip() or platform.machine()
     return platform.machine()
 
 

@@ -109,36 +109,24 @@ class RecordingFile:
 class WriteQueue:
     """Requests that wait to be written, bounded in number and in memory; any thread may put them in."""
 
-    __slots__ = ("_items", "dropped", "put_bytes", "written_bytes")
+    __slots__ = ("dropped", "items", "put_bytes", "written_bytes")
 
     def __init__(self) -> None:
         self.put_bytes: int = 0  # Size of all requests put in so far
         self.written_bytes: int = 0  # Size of those that are on disk or lost
         self.dropped: int = 0  # Requests missing from the file
-        self._items: deque[Item] = deque()
-
-    def __len__(self) -> int:
-        return len(self._items)
+        self.items: deque[Item] = deque()
 
     def put(self, item: Item) -> int:
         """Queue a request, or count it as dropped; return the number of requests in front of it."""
-        waiting = len(self._items)
+        waiting = len(self.items)
         size = _size(item)
         if waiting >= QUEUE or self.put_bytes - self.written_bytes + size > QUEUE_BYTES:
             self.dropped += 1
         else:
             self.put_bytes += size
-            self._items.append(item)
+            self.items.append(item)
         return waiting
-
-    def take(self, count: int) -> list[Item]:
-        """Remove the oldest requests; there must be as many."""
-        return [self._items.popleft() for _ in range(count)]
-
-    def discard(self) -> None:
-        """Count all queued requests as dropped."""
-        self.dropped += len(self._items)
-        self._items.clear()
 
 
 class Writer:
@@ -199,10 +187,11 @@ class Writer:
     def _drain(self) -> str:
         """Write the queued requests; return the reason to end, or an empty text."""
         reason = ""
-        waiting = len(self.queue)
+        queued = self.queue.items
+        waiting = len(queued)
         size = max(SLICE, waiting // 64)
         while waiting and not reason:
-            items = self.queue.take(min(waiting, size))
+            items = [queued.popleft() for _ in range(min(waiting, size))]
             waiting -= len(items)
             reason = self._add(items)
             self._unflushed_bytes += sum(map(_size, items))
@@ -231,7 +220,8 @@ class Writer:
     def _discard_rest(self, reason: str) -> None:
         """End the recording: count queued and in-flight requests as lost."""
         self.ended = reason
-        self.queue.discard()
+        self.queue.dropped += len(self.queue.items)
+        self.queue.items.clear()
         # In-flight requests will not be written either; only the sampled share would have been.
         self.queue.dropped += round(max(0, self.in_flight) * self._settings.sample)
 

@@ -158,7 +158,7 @@ async def test_requests_in_flight_at_the_end_are_dropped(tmp_path: Path, sample:
     go.set()
     await asyncio.gather(*asking)
     assert recorder.counts == (0, dropped, "closed")
-    assert (len(writer.queue), writer.in_flight) == (0, 0)
+    assert (len(writer.queue.items), writer.in_flight) == (0, 0)
     recording = open_recording(tmp_path / "a.jsonl")
     assert list(recording.entries()) == []
     assert recording.end is not None
