@@ -84,18 +84,16 @@ OptionGroups = Mapping[str, Sequence[Option]]  # Title of a group -> its options
 
 
 class _OptionAction(argparse.Action):
-    """Stores a parsed value, or its problem; the words of the option, without secrets, are kept as given."""
+    """Stores a parsed value, or its problem; the words of the option, without secrets, are kept as given.
 
-    def __init__(self, title: str, option: Option, **known: Any) -> None:  # noqa: ANN401 - those of argparse
-        super().__init__(**known)
-        self._title = title
-        self._option = option
+    ``const`` holds the title of its group, and its row.
+    """
 
     def __call__(
         self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, *_: object
     ) -> None:
-        option, text = self._option, str(values)
-        words = namespace.given.setdefault((self._title, option.name), [])
+        (title, option), text = self.const, str(values)
+        words = namespace.given.setdefault((title, option.name), [])
         if option.metavar is None:
             words[:] = [option.name]
             setattr(namespace, self.dest, True)
@@ -128,8 +126,7 @@ def add_options(parser: argparse.ArgumentParser, groups: OptionGroups) -> None:
             group.add_argument(
                 option.name,
                 action=_OptionAction,
-                title=title,
-                option=option,
+                const=(title, option),
                 metavar=option.metavar,
                 nargs=0 if option.metavar is None else None,
                 default=default,
@@ -139,10 +136,7 @@ def add_options(parser: argparse.ArgumentParser, groups: OptionGroups) -> None:
 
 
 def given_words(args: argparse.Namespace, *names: str) -> list[str]:
-    """Return the options that were given, rightly or wrongly, as words of a command line without secrets.
-
-    ``names`` are groups or options; without names all are returned.
-    """
+    """Return given options as words of a command line, without secrets: of groups, of options, or all."""
     return [
         word
         for (title, name), words in args.given.items()
@@ -350,13 +344,8 @@ def read_run(args: argparse.Namespace, words: Sequence[str], typed: str, url: st
     """Check the shared options; the namespace gets the values that they make together.
 
     These are ``target`` and ``client`` (of the generator), ``probes``, and ``command``: the command line in a
-    form that can be run again, without secrets. ``slo`` is never None.
-
-    Args:
-        args: the parsed arguments; they collect the problems.
-        words: the command and its positional arguments, without secrets.
-        typed: the URL as it was typed.
-        url: with the path that all requests share, or without one.
+    form that can be run again, without secrets; it begins with ``words``. ``slo`` is never None. The target
+    is ``url``, a part of the URL that was typed.
     """
     problems: ProblemList = args.problems
     if args.json is not None and args.html is not None and args.json.resolve() == args.html.resolve():

@@ -29,7 +29,6 @@ from autoglm_throttle.version import __version__
 
 POLL_INTERVAL_S: Final = 0.01  # Poll interval of the event loop while the last requests are written
 
-
 _CLIENT = re.compile(r"[0-9a-f]{16}")
 
 
@@ -128,21 +127,12 @@ class Recorder:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Recorder | None:
-        """Create the recorder of the settings; None without ``RECORD_PATH``.
-
-        Raises:
-            TrafficError: the folder of ``RECORD_PATH`` does not exist.
-        """
+        """Create the recorder of the settings; None without ``RECORD_PATH``. Raises as the constructor."""
         return None if settings.recorder.path is None else cls(settings.recorder, settings.callers)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Recorder | None:
-        """Create the recorder of the environment; None without ``RECORD_PATH``.
-
-        Raises:
-            ConfigError: the environment has faults.
-            TrafficError: the folder of ``RECORD_PATH`` does not exist.
-        """
+        """Create the recorder of the environment; raise ConfigError for its faults."""
         return cls.from_settings(Settings.from_env(environ))
 
     @property

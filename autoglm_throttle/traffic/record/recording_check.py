@@ -31,10 +31,7 @@ def check(path: Path | str) -> tuple[int, RecordingProblems]:
     are not searched for secrets: use a secret scanner before you share a file.
 
     Returns:
-        The number of requests, and the problems found.
-
-    Raises:
-        TrafficError: it cannot be read, is no recording, or of another version.
+        The number of requests, and the problems found. Raises as `open_recording`.
     """
     recording = open_recording(path)
     ids: set[int] = set()
@@ -103,10 +100,7 @@ def info(path: Path | str) -> dict[str, Any]:
         Ready for JSON. ``first_s`` is the first arrival in seconds since the start, ``span_s`` the time from
         it to the last, ``rps`` the mean rate over the span, ``busiest`` the most arrivals within one whole
         second. ``priorities``, ``decisions`` and ``statuses`` are counts; ``end`` is None where the last
-        line is missing; ``faults`` are the unreadable lines.
-
-    Raises:
-        TrafficError: it cannot be read, is no recording, or of another version.
+        line is missing; ``faults`` are the unreadable lines. Raises as `open_recording`.
     """
     recording = open_recording(path)
     requests, bodies_bytes, times = 0, 0, list[float]()

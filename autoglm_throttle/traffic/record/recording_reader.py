@@ -199,11 +199,7 @@ class RecordingReader:
 
 
 def open_recording(path: Path | str) -> RecordingReader:
-    """Open a recording.
-
-    Raises:
-        TrafficError: it cannot be read, is no recording, or of another version.
-    """
+    """Open a recording; raises as `RecordingReader`."""
     return RecordingReader(Path(path))
 
 
@@ -212,9 +208,6 @@ def open_packed(path: Path, problems: RecordingProblems) -> Iterator[IO[bytes]]:
     """Open a file for reading; decompress it if its name ends in ``.gz``.
 
     Packed data that is damaged or ends in the middle ends the block, and is one of the problems.
-
-    Raises:
-        TrafficError: it cannot be read.
     """
     try:
         with closing(gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as stored:

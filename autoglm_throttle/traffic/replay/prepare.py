@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import LoadPlan, PriorityMix, make_replay_plan
 from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
-from autoglm_throttle.traffic.record.redaction import MASK, Redaction
+from autoglm_throttle.traffic.record.redaction import MASK
 from autoglm_throttle.traffic.replay.selection import Selection
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.sources import open_source, read_begin
@@ -46,7 +46,6 @@ class ReplayOptions:
 
     body: bytes | None = None  # Sent where a body was not recorded
     fill: bool = False  # Whether to send spaces of the recorded length there
-    redaction: Redaction | None = None  # Of a file of GoReplay; None: the default of a recorder
     priority_header: str = PRIORITY_HEADER  # Header field of the priority; lower case
     # Whether to send the priority decided by the throttle even if the recorded request stated none: right
     # if the service under test lacks the basis of that decision, such as a key.
@@ -164,13 +163,13 @@ def prepare(
             does not fit the recording.
     """
     selection, options = selection or Selection(), options or ReplayOptions()
-    times, missing, recorded = array("d"), Counter[tuple[str, str]](), ReplayIndex()
+    times, missing, recorded = array("d"), list[tuple[str, str]](), ReplayIndex()
     for entry in entries:
         if not selection.includes(entry.t_s, entry.client, entry.id):
             continue
         body = options.body_of(entry)
         if body is None:
-            missing[entry.method, _missing_reason(entry)] += 1
+            missing.append((entry.method, _missing_reason(entry)))
         else:
             times.append(entry.t_s)
             recorded.add(entry, body, options)
@@ -183,17 +182,14 @@ def prepare(
     return Replay(load, recorded, (note,) if recorded.masked else ())
 
 
-def _raise_if_missing(missing: Counter[tuple[str, str]]) -> None:
+def _raise_if_missing(missing: Sequence[tuple[str, str]]) -> None:
     """Check that no body is missing; the error lists methods and reasons of those that are."""
     if not missing:
         return
-    sums: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    for words, count in missing.items():
-        for one, word in zip(sums, words, strict=True):
-            one[word] += count
-    methods, reasons = (", ".join(f"{count} {word}" for word, count in sorted(one.items())) for one in sums)
+    counts = (Counter(column) for column in zip(*missing, strict=True))
+    methods, reasons = (", ".join(f"{count} {word}" for word, count in sorted(one.items())) for one in counts)
     raise TrafficError(
-        f"{missing.total()} requests have a body that was not recorded ({methods}; {reasons}):"
+        f"{len(missing)} requests have a body that was not recorded ({methods}; {reasons}):"
         " give one with --body FILE, or --fill for spaces of the same length"
     )
 
@@ -221,7 +217,7 @@ def open_replay(
         trace = load_azure_llm(path)
         notes = (f"{trace.malformed} malformed lines were left out",) if trace.malformed else ()
         return Replay(of_trace(trace, selection, options), None, notes)
-    source = open_source(path, redaction=options.redaction)
+    source = open_source(path)
     entries = sorted(source.entries(), key=lambda entry: entry.t_s) if source.has_bodies else source.entries()
     made = prepare(entries, selection, options)
     return replace(made, notes=(*source.problem_lines(), *made.notes))

@@ -38,12 +38,8 @@ class Selection:
             raise TrafficError("; ".join(problems))
 
     def _number_problems(self) -> Iterable[str]:
-        for name, number in (
-            ("speed", self.speed),
-            ("rate", self.rate_rps),
-            ("duration", self.duration_s),
-            ("max_gap", self.max_gap_s),
-        ):
+        numbers = (self.speed, self.rate_rps, self.duration_s, self.max_gap_s)
+        for name, number in zip(("speed", "rate", "duration", "max_gap"), numbers, strict=True):
             if number is not None and not 0.0 < number < math.inf:
                 yield f"{name} must be a finite number above 0, not {number!r}"
         if not 0.0 < self.sample <= 1.0:
