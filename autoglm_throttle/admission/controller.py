@@ -257,21 +257,14 @@ class AdmissionController:
             if budget_active and isinstance(queued, Decision):
                 self._shared_budget.give_back(now)
                 budget_active = False
-        if (
-            isinstance(queued, Ticket)
-            and (queued.state is _CALLED or self._dry_run)
-            and (slot := self._slot_at_once(queued, now))
-        ):
-            return slot, None, budget_active
+        if isinstance(queued, Ticket):
+            if queued.state is _CALLED:  # the reserved share had a slot at once
+                queued.state = _LEFT
+                return queued.slot, None, budget_active
+            if self._dry_run:  # which queues nothing
+                limiter.cancel(queued, now)
+                return limiter.occupy_over_limit(demand, kind), None, budget_active
         return NO_SLOT, queued, budget_active
-
-    def _slot_at_once(self, ticket: Ticket, now: float) -> int:
-        """Return the slot of a ticket that need not wait; in a dry run none is queued."""
-        if ticket.state is _CALLED:  # the reserved share had a slot at once
-            ticket.state = _LEFT
-            return ticket.slot
-        self._settlement.limiter.cancel(ticket, now)
-        return self._settlement.limiter.occupy_over_limit(ticket.demand, ticket.work_class)
 
     # Rejections decided elsewhere
 

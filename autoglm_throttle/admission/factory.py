@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.store.shared_limits import SharedUserLimits
 
-WITH_CONCURRENCY_LIMIT = frozenset({Policy.ADAPTIVE, Policy.CONCURRENCY})
-
 
 @dataclass(frozen=True, slots=True)
 class AdmissionParts:
@@ -220,7 +218,7 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
 
 def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
     """Create the limit on requests in flight for the policy."""
-    if settings.control.policy not in WITH_CONCURRENCY_LIMIT:
+    if settings.control.policy not in {Policy.ADAPTIVE, Policy.CONCURRENCY}:
         maximum = settings.concurrency.inflight_max or math.inf
         return FixedConcurrencyLimit(maximum, settings.concurrency.slo_s or LEARNED_SLO_MIN_S)
     return AdaptiveConcurrencyLimiter(

@@ -63,7 +63,9 @@ class TestConcurrencyLimiter:
     @pytest.mark.parametrize("policy", list(Policy))
     def test_each_policy_has_one(self, policy: Policy) -> None:
         limiter = factory.concurrency_limiter(Settings(policy=policy), NOW_S)
-        assert (policy in factory.WITH_CONCURRENCY_LIMIT) == isinstance(limiter, AdaptiveConcurrencyLimiter)
+        assert (policy in {Policy.ADAPTIVE, Policy.CONCURRENCY}) == isinstance(
+            limiter, AdaptiveConcurrencyLimiter
+        )
 
     def test_queue_of_length_0_rejects(self) -> None:
         limiter = factory.concurrency_limiter(
