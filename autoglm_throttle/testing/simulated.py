@@ -6,7 +6,6 @@ POST   /v1/generate             the same, under another common name
 POST   /v1/chat/completions     ``messages``, ``max_tokens``, ``stream``; OpenAI's format, ``usage``
 GET    /healthz                 200, or 503 while the device is lost
 GET    /sim/state               counters and one sample
-POST   /sim/fault               ``fault`` and its number; only if allowed
 ====== ======================== =================================================================
 """
 
@@ -42,19 +41,18 @@ _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def service(sim: SimulatedGpu, *, allow_faults: bool = False, cancel_on_disconnect: bool = False) -> ASGIApp:
+def service(sim: SimulatedGpu, *, cancel_on_disconnect: bool = False) -> ASGIApp:
     """Build an ASGI application that serves from a simulated device.
 
     Args:
         sim: the device; its clock must be the event loop's own or one that runs as fast.
-        allow_faults: whether ``POST /sim/fault`` exists.
         cancel_on_disconnect: cancel the work of a disconnected client; on most servers it continues.
     """
-    return _SimulatedService(sim, allow_faults=allow_faults, cancels=cancel_on_disconnect)
+    return _SimulatedService(sim, cancels=cancel_on_disconnect)
 
 
 class _SimulatedService:
-    def __init__(self, sim: SimulatedGpu, *, allow_faults: bool, cancels: bool) -> None:
+    def __init__(self, sim: SimulatedGpu, *, cancels: bool) -> None:
         self._sim = sim
         self._cancels = cancels
         self._batch_queue = BatchQueue(sim)
@@ -65,8 +63,6 @@ class _SimulatedService:
             "/healthz": ("GET", self._health),
             "/sim/state": ("GET", self._state),
         }
-        if allow_faults:
-            self._routes["/sim/fault"] = ("POST", self._fault)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -156,30 +152,6 @@ class _SimulatedService:
         now = self._sim.clock()
         await exchange.answer(200, self._sim.state(now) | {"sample": asdict(self._sim.sample(now))})
 
-    async def _fault(self, exchange: SimulatedResponse) -> None:
-        body = await exchange.body()
-        number = body.get("number", 1.0)
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise HTTPException(400, "number must be a number")
-        sim, now = self._sim, self._sim.clock()
-        faults: dict[str, Callable[[], None]] = {
-            "stall": lambda: sim.stall(float(number), now),
-            "slow": lambda: sim.slow(float(number), now),
-            "fake_busy": lambda: sim.fake_busy(on=bool(number)),
-            "lose": lambda: sim.lose(now),
-            "recover": lambda: sim.recover(now),
-            "hang_reads": lambda: sim.hang_reads(float(number), now),
-        }
-        fault = str(body.get("fault"))
-        if fault not in faults:
-            raise HTTPException(400, f"fault must be one of {', '.join(faults)}")
-        try:
-            faults[fault]()
-        except (ValueError, OverflowError) as problem:
-            raise HTTPException(400, str(problem)) from None
-        self._batch_queue.start_next()
-        await exchange.answer(200, sim.state(sim.clock()))
-
 
 def _context_tokens(body: Mapping[str, object]) -> int:
     messages = body.get("messages")
@@ -238,7 +210,7 @@ class BatchQueue:
         self.start_next()
 
     def start_next(self) -> None:
-        """Complete the futures of finished requests and set the timer; also called after a fault."""
+        """Complete the futures of finished requests, and set the timer."""
         for done in self.sim.advance(self.sim.clock()):
             future = self._waiting.pop(done.id)
             if not future.done():

@@ -71,8 +71,7 @@ class SimulatedGpu:
     def _clear_faults(self) -> None:
         self._slowness = 1.0  # Factor of the duration of batches and steps
         self._is_fake_busy = False
-        self._stalled_until_s = self._lost_until_s = self._hangs_until_s = -math.inf
-        self._readable = threading.Event()  # Ends the hang of reads early
+        self._stalled_until_s = self._lost_until_s = -math.inf
 
     def submit(self, item: Item, now: float) -> None:
         """Submit a request; ``advance`` returns its result later."""
@@ -150,12 +149,7 @@ class SimulatedGpu:
             }
 
     def read(self) -> tuple[GpuSample]:
-        """Return one sample at the time of the own clock. Blocks, in real time, while reads hang."""
-        # Without the lock: a hanging read must not block the service.
-        readable = self._readable
-        pause_s = self._hangs_until_s - self.clock()
-        if pause_s > 0.0:
-            readable.wait(pause_s)
+        """Return one sample at the time of the own clock."""
         return (self.sample(self.clock()),)
 
     def close(self) -> None:
@@ -196,14 +190,8 @@ class SimulatedGpu:
         """End every fault; delays caused by a stall remain."""
         with self._lock:
             now = self._run_until(now)
-            self._readable.set()
             self._clear_faults()
             self._start(now)
-
-    def hang_reads(self, duration_s: float, now: float) -> None:
-        """Block every ``read`` until ``duration_s`` from now, as a hung driver does."""
-        with self._lock:
-            self._hangs_until_s = now + duration_s
 
     def _run_until(self, now: float) -> float:
         now = max(now, self._now)

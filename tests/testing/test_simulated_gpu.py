@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -328,26 +327,6 @@ def test_it_is_a_provider_that_reads_by_its_own_clock() -> None:
     sim.close()
     sim.reset_after_fork()
     assert sim.read() == (sample,)
-
-
-def test_hanging_read_blocks_only_its_thread() -> None:
-    sim = SimulatedGpu(clock=lambda: 0.0)
-    sim.hang_reads(60.0, 0.0)
-    began, ended = threading.Event(), threading.Event()
-
-    def read() -> None:
-        began.set()
-        sim.read()
-        ended.set()
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    assert began.wait(60)
-    assert sim.sample(0.0).utilization_pct == 0.0
-    assert not ended.is_set()
-    sim.recover(0.0)
-    assert ended.wait(60)
-    thread.join(60)
 
 
 def test_faster_device_gives_the_same_results_sooner() -> None:

@@ -52,7 +52,7 @@ async def test_many_at_once_are_batched_and_all_answered() -> None:
         ("GET", "/v1/predict", b"", 405),
         ("POST", "/healthz", b"", 405),
         ("POST", "/nowhere", b"", 404),
-        ("POST", "/sim/fault", b"{}", 404),
+        ("POST", "/v1/unknown", b"{}", 404),
         ("POST", "/v1/predict", b"{", 400),
         ("POST", "/v1/predict", b"[]", 400),
         ("POST", "/v1/predict", b"\xff", 400),
@@ -141,31 +141,16 @@ async def test_device_lost_during_a_stream_ends_it_with_an_error() -> None:
 
 async def test_failed_work_is_a_500_and_work_that_never_fits_a_400() -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec(kv_tokens=100).faster(100.0)))
-    app = service(sim, allow_faults=True)
+    app = service(sim)
     assert (await ask(app, "POST", "/v1/predict", b'{"tokens":101}')).status == 400
-    assert (await ask(app, "POST", "/sim/fault", b'{"fault":"lose"}')).json["lost"] is True
+    sim.lose(sim.clock())
+    assert (await ask(app, "GET", "/sim/state")).json["lost"] is True
     answer = await ask(app, "POST", "/v1/predict")
     assert (answer.status, answer.json["error"]) == (500, "the device failed: lost")
     assert (await ask(app, "GET", "/healthz")).status == 503
-    assert (await ask(app, "POST", "/sim/fault", b'{"fault":"recover"}')).status == 200
+    sim.recover(sim.clock())
     assert (await ask(app, "GET", "/healthz")).status == 200
     assert (await ask(app, "POST", "/v1/predict")).status == 200
-
-
-@pytest.mark.parametrize("fault", ["stall", "slow", "fake_busy", "hang_reads"])
-async def test_every_fault_can_be_planted(fault: str) -> None:
-    app = service(SimulatedGpu(FAST), allow_faults=True)
-    answer = await ask(app, "POST", "/sim/fault", json.dumps({"fault": fault, "number": 0.01}).encode())
-    assert answer.status == 200
-
-
-@pytest.mark.parametrize(
-    "body", [b"{}", b'{"fault":"fire"}', b'{"fault":"slow","number":-1}', b'{"number":"x"}']
-)
-async def test_unknown_faults_are_rejected(body: bytes) -> None:
-    assert (
-        await ask(service(SimulatedGpu(FAST), allow_faults=True), "POST", "/sim/fault", body)
-    ).status == 400
 
 
 async def test_the_state_shows_a_sample() -> None:
