@@ -9,17 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoglm_throttle.control.signal import SignalTracker
+from autoglm_throttle.control.staleness import CURRENT_STATES
 from autoglm_throttle.control.tiers import NominalController, TierController, occupancy, tier_factor
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.types import (
-    ControlCause,
-    ControlState,
-    GpuView,
-    LimiterReport,
-    ServiceStats,
-    TelemetryState,
-)
+from autoglm_throttle.types import ControlCause, ControlState, GpuView, LimiterReport, ServiceStats
 
 
 @dataclass(slots=True)
@@ -117,7 +111,7 @@ class AdaptiveController:
             self._occupancy = occupancy(report)
         tracker, table_state = self.tracker, self._table.control_state(now)
         state, share = tracker.state(now), tracker.admitted_share(now)
-        acts = self._acts and state in {TelemetryState.FRESH, TelemetryState.LATE} and share == 1.0
+        acts = self._acts and state in CURRENT_STATES and share == 1.0
         budget_rps = self._budget.rps if acts else None
         factor = share if budget_rps is None else budget_rps / self._budget.nominal_rps
         valid_until_s = tracker.valid_until(state, now)

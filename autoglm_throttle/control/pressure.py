@@ -45,12 +45,16 @@ class PressureGauge:
 
     def measure(self, view: GpuView, stats: ServiceStats) -> Pressure:
         """Measure the pressure from a view of the GPUs and the service's own statistics."""
+        usable = [row for row in view.devices if row.health != "lost"]
+        # Activity of the multiprocessors, or of the memory, of the busiest device.
+        active = [row.sm_active_ratio for row in usable if row.sm_active_ratio is not None]
+        active += [row.dram_active_ratio / DRAM_PEAK for row in usable if row.dram_active_ratio is not None]
         ratios = {
             "queue": _ratio(view.queued, self._settings.gpu_queue_target * view.engines),
             "kv": _ratio(view.kv_used_ratio, self._settings.gpu_kv_target),
             "memory": self._memory(view),
             "latency": _ratio(stats.p95_s, stats.slo_s),
-            "compute": _compute(view),
+            "compute": max(active, default=None),
         }
         terms = {name: value for name in self._terms if (value := ratios[name]) is not None}
         if not terms:
@@ -69,11 +73,3 @@ class PressureGauge:
 
 def _ratio(load: float | None, target: float | None) -> float | None:
     return None if load is None or not target else load / target
-
-
-def _compute(view: GpuView) -> float | None:
-    """Compute term of the busiest device, by the activity of its multiprocessors or its memory."""
-    usable = [row for row in view.devices if row.health != "lost"]
-    ratios = [row.sm_active_ratio for row in usable if row.sm_active_ratio is not None]
-    ratios += [row.dram_active_ratio / DRAM_PEAK for row in usable if row.dram_active_ratio is not None]
-    return max(ratios, default=None)

@@ -139,7 +139,11 @@ class Quota:
         if key in self._rejecting and _still_rejecting(fill, cap):
             return self._fill_rejection(fill - _resume_fill(cap), fill, cap)
         self._rejecting.discard(key)
-        excess = fill + self._share(demand) - cap
+        # The first request needs no predicted memory: a wrong slope could otherwise never be corrected.
+        added = self.memory.slope * demand.cost if self.load.in_flight else 0.0
+        if demand.memory_bytes is not None and self.memory.usable_bytes:
+            added = demand.memory_bytes / self.memory.usable_bytes
+        excess = fill + added - cap
         if excess <= 0.0 < cap:
             return None
         if cap <= 0.0 or fill + self.memory.slope > cap:
@@ -157,13 +161,6 @@ class Quota:
             if own is not None:
                 return min(own, self.caps[0]), demand.route
         return self.caps[demand.priority], demand.priority
-
-    def _share(self, demand: Demand) -> float:
-        memory = self.memory
-        if demand.memory_bytes is not None and memory.usable_bytes:
-            return demand.memory_bytes / memory.usable_bytes
-        # The first request needs no predicted memory: a wrong slope could otherwise never be corrected.
-        return memory.slope * demand.cost if self.load.in_flight else 0.0
 
     def _label(self, labels: tuple[str, ...], demand: Demand, fill: float | None) -> str:
         if not labels:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from autoglm_throttle.control.pressure import UNKNOWN_PRESSURE, Pressure, PressureGauge
 from autoglm_throttle.control.staleness import (
     BLEND_STEP_S,
+    CURRENT_STATES,
     NEW_AFTER,
     SAMPLES_TO_TRUST,
     STARTING_S,
@@ -27,7 +28,7 @@ _TELEMETRY_CAUSES: Final = {
     TelemetryState.STALE: ControlCause.STALE,
     TelemetryState.BLIND: ControlCause.BLIND,
 }
-_BELIEVED_STATES = frozenset({TelemetryState.FRESH, TelemetryState.LATE, TelemetryState.STALE})
+_BELIEVED_STATES = CURRENT_STATES | {TelemetryState.STALE}
 # Share left to a degraded device, far below its baseline in throughput: the mildest default tier.
 DEGRADED_FACTOR: Final = 0.7
 _REMAINING_SHARE: Final = {GpuCondition.STALLED: 0.0, GpuCondition.DEGRADED: DEGRADED_FACTOR}
@@ -147,8 +148,7 @@ class SignalTracker:
     def no_source(self) -> None:
         """Stop expecting samples: without a source none is missing."""
         self.expects_source = False
-        self._devices.capacity.reset()
-        self._devices.admitted_share.reset()
+        self._devices.capacity.is_first = self._devices.admitted_share.is_first = True
 
     def lost(self) -> None:
         """Count telemetry as blind at once, as after a long outage."""

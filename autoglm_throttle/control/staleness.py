@@ -16,6 +16,8 @@ PERIODS_TO_STALE = 2.5
 SAMPLES_TO_TRUST = 3
 # Least share of the sampling interval between two samples: sources read in turn make one strike.
 NEW_AFTER = 0.5
+# States in which the newest sample is recent enough to act.
+CURRENT_STATES = frozenset({TelemetryState.FRESH, TelemetryState.LATE})
 BLEND_STEP_S = 0.25  # Seconds between two steps of the factor while telemetry is stale
 
 
@@ -92,14 +94,10 @@ class CapacityTracker:
         self._staleness = staleness
         self._share = 1.0
         self._viewed_s = now
-        self._is_first = True
+        self.is_first: bool = True  # Whether the next view is accepted as it is
         # Values of the last new samples, while all of them in a row report more than the share in force.
         self._higher: deque[float] = deque(maxlen=SAMPLES_TO_TRUST)
         self._measured_s = -math.inf  # Time of the newest sample that reported more
-
-    def reset(self) -> None:
-        """Accept the next view as it is, like the first one."""
-        self._is_first = True
 
     def observe(self, reported: float, measured_s: float, staleness: Staleness, now: float) -> None:
         """Process the share that a view reports; more, in no new sample, counts as no view."""
@@ -107,8 +105,8 @@ class CapacityTracker:
         if now - self._viewed_s > self._staleness.stale_s:
             self._higher.clear()
         self._staleness = staleness
-        if self._is_first or reported <= held:
-            self._is_first, self._share, self._viewed_s = False, reported, now
+        if self.is_first or reported <= held:
+            self.is_first, self._share, self._viewed_s = False, reported, now
             self._higher.clear()
         elif min(measured_s, now) - self._measured_s > self._spacing_s:
             self._higher.append(reported)

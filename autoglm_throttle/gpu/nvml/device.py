@@ -91,7 +91,10 @@ class NvmlDevice:
         values = self._memory() | self._temperature() | self._clocks()
         fields: dict[str, Any] = self._fields.read(self._info.parent, brief=brief)
         if self.identity.kind == "gpu":
-            values |= self._utilization() | self._power(fields.pop("power_mw", None))
+            rates = self.calls.call("nvmlDeviceGetUtilizationRates", self._info.handle)
+            if rates is not None:
+                values |= {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
+            values |= self._power(fields.pop("power_mw", None))
         else:
             self.calls.transient.append("utilization and power are not reported per MIG instance")
         values |= fields
@@ -100,10 +103,6 @@ class NvmlDevice:
         else:
             values |= self.gpm.read(self._clock())
         return values
-
-    def _utilization(self) -> dict[str, Any]:
-        rates = self.calls.call("nvmlDeviceGetUtilizationRates", self._info.handle)
-        return {} if rates is None else {"utilization_pct": rates.gpu, "memory_busy_pct": rates.memory}
 
     def _memory(self) -> dict[str, Any]:
         # By the second version of the call: the first counts reserved memory as used.

@@ -14,14 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.gpu.nvml import visible
-from autoglm_throttle.gpu.nvml.calls import (
-    NO_PERMISSION,
-    UNINITIALIZED,
-    Binding,
-    NvmlError,
-    NvmlUninitializedError,
-)
+from autoglm_throttle.gpu.nvml import calls, visible
+from autoglm_throttle.gpu.nvml.calls import NO_PERMISSION, Binding, NvmlError, NvmlUninitializedError
 from autoglm_throttle.gpu.nvml.device import NvmlDevice
 from autoglm_throttle.gpu.nvml.visible import DeviceInfo
 from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, ProviderUnavailable
@@ -134,7 +128,7 @@ class NvmlProvider:
             driver = visible.driver_version(nvml)
             devices = visible.list_devices(nvml, self._known_devices)
         except nvml.NVMLError as error:
-            if error.value == UNINITIALIZED:
+            if error.value == calls.UNINITIALIZED:
                 raise NvmlUninitializedError(str(error)) from error
             raise _unavailable(error) from error
         chosen = self._choose(devices)

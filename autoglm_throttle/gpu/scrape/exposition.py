@@ -49,11 +49,11 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
     if text.count("\n") > MOST_LINES:
         raise MalformedExpositionError(f"it has more than {MOST_LINES} lines")
     # Never splitlines(): label values may hold what Python takes for the end of a line.
-    lines = text.split("\n")
+    lines = (text.removesuffix("\n") if openmetrics else text).split("\n")
     last = lines.pop()
-    if openmetrics:
-        _strip_eof(lines, last)
-    elif last:
+    if openmetrics and last != _EOF:
+        raise MalformedExpositionError(f"it does not end with {_EOF}")
+    if last and not openmetrics:
         raise MalformedExpositionError("it ends in the middle of a line")
     label_cache: dict[str, Mapping[str, str]] = {}
     series = []
@@ -67,13 +67,6 @@ def parse(text: str, *, openmetrics: bool = False) -> list[Series]:
             text = f"line {number} is no series: {bare[:_CHARACTERS_SHOWN]!a}"
             raise MalformedExpositionError(text) from None
     return series
-
-
-def _strip_eof(lines: list[str], last: str) -> None:
-    if last:
-        lines.append(last)
-    if not lines or lines.pop() != _EOF:
-        raise MalformedExpositionError(f"it does not end with {_EOF}")
 
 
 def _series(line: str, label_cache: dict[str, Mapping[str, str]], *, openmetrics: bool) -> Series:

@@ -14,15 +14,9 @@ from functools import partial
 from typing import Final
 
 from autoglm_throttle.gpu.aggregate import BELIEVED_PERIODS, load_pct, power_w, ratio
+from autoglm_throttle.gpu.verdict import table
 from autoglm_throttle.gpu.verdict.baselines import ClockBaseline, PowerBaseline, WorkBaseline
-from autoglm_throttle.gpu.verdict.table import (
-    BUSY_PCT,
-    IDLE_PCT,
-    IMMEDIATE_RULES,
-    VerdictInput,
-    classify,
-    confidence,
-)
+from autoglm_throttle.gpu.verdict.table import BUSY_PCT, IDLE_PCT, VerdictInput
 from autoglm_throttle.gpu.verdict.throughput import Throughput, ThroughputTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings, stale_at_least_s
 from autoglm_throttle.types import DeviceKey, GpuCondition, GpuSample, GpuVerdict, GpuView, ServiceStats
@@ -167,13 +161,13 @@ class _DeviceHistory:
         elif at_s > self._measured_s + _SAME_S:
             self._measured_s = at_s
             inputs = self._build_input(row, common, throughput, at_s)
-            current, condition = self.verdict.condition, classify(inputs, self._settings)
+            current, condition = self.verdict.condition, table.classify(inputs, self._settings)
             if current is GpuCondition.STALLED and not self._stall_is_over(throughput):
                 condition = current
             # Entering and leaving a condition takes several agreeing samples.
             settled = self._hysteresis.next(current, condition, at_s)
             if settled is None:
-                settled = classify(inputs, self._settings, IMMEDIATE_RULES)
+                settled = table.classify(inputs, self._settings, table.IMMEDIATE_RULES)
             self._set_verdict(settled, inputs, now)
         elif self.verdict.condition is GpuCondition.STALLED and self._stall_is_over(throughput):
             # Our own requests end the stall of a device with outdated telemetry.
@@ -183,7 +177,7 @@ class _DeviceHistory:
 
     def _set_verdict(self, condition: GpuCondition, inputs: VerdictInput, now: float) -> None:
         since_s = self.verdict.since_s if self.verdict.condition is condition else now
-        self.verdict = GpuVerdict(condition, since_s, *confidence(condition, inputs, self._settings))
+        self.verdict = GpuVerdict(condition, since_s, *table.confidence(condition, inputs, self._settings))
 
     def _stall_is_over(self, throughput: Throughput) -> bool:
         progressed = throughput.progressed_s is not None and throughput.progressed_s > self.verdict.since_s
