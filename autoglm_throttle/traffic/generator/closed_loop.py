@@ -14,7 +14,7 @@ from typing import cast
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator.connection_pool import ClientOptions
-from autoglm_throttle.traffic.generator.sender import Observer, Sender
+from autoglm_throttle.traffic.generator.sender import Observer, OpenLoopSender
 from autoglm_throttle.traffic.generator.target import TargetUrl
 from autoglm_throttle.traffic.plan import LoadPlan, PriorityMix, Users
 from autoglm_throttle.traffic.plan.load_plan import draws
@@ -83,7 +83,7 @@ class UserSchedule:
         return draws(f"{self.seed}:kinds:0", self.mix.kinds)
 
 
-class ClosedLoopSender(Sender):
+class ClosedLoopSender(OpenLoopSender):
     """One run of a closed loop; use it once. The plan of its result holds the requests that were sent.
 
     The intended start of a request is the end of its user's think time. Each user has a connection.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from autoglm_throttle.traffic.generator.closed_loop import ClosedLoopSender, UserSchedule
 from autoglm_throttle.traffic.generator.connection_pool import ClientOptions
-from autoglm_throttle.traffic.generator.sender import Observer, OpenLoopSender, ProgressCallback, Sender
+from autoglm_throttle.traffic.generator.sender import Observer, OpenLoopSender, ProgressCallback
 from autoglm_throttle.traffic.generator.target import TargetUrl
 from autoglm_throttle.traffic.request_source import RequestSource
 from autoglm_throttle.traffic.results import Result
@@ -49,11 +49,11 @@ def launch(
         TrafficError: nothing could be sent; the text gives the reason.
         KeyboardInterrupt: stopped before the first request was due.
     """
-    sender: Sender
-    if isinstance(load, UserSchedule):
-        sender = ClosedLoopSender(load, target, options, observer)
-    else:
-        sender = OpenLoopSender(load, target, options, observer)
+    sender = (
+        ClosedLoopSender(load, target, options, observer)
+        if isinstance(load, UserSchedule)
+        else OpenLoopSender(load, target, options, observer)
+    )
     try:
         return run_on_loop(_run(sender, on_progress))
     except asyncio.CancelledError:
@@ -69,7 +69,7 @@ def run_on_loop(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-async def _run(sender: Sender, on_progress: ProgressCallback | None) -> Result:
+async def _run(sender: OpenLoopSender, on_progress: ProgressCallback | None) -> Result:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""Senders: the base with connections, clock, results and drain, and the open-loop sender.
+"""The open-loop sender: connections, clock, results and drain of a run.
 
 Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of that
 second were slow and must show it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from math import isnan, nan
@@ -31,10 +30,14 @@ Observer = Callable[[int, RequestResult, float], None]
 ProgressCallback = Callable[[float, int, int], None]
 
 
-class Sender(ABC):
-    """One run; use it once. Without httptools or enough open files it raises TrafficError."""
+class OpenLoopSender:
+    """One run of one load, whose intended starts never depend on a response; use it once.
 
-    is_closed_loop: bool
+    Raises:
+        TrafficError: httptools is missing, or too few files may be opened.
+    """
+
+    is_closed_loop = False
 
     def __init__(
         self,
@@ -65,18 +68,18 @@ class Sender(ABC):
         self.in_flight: int = 0  # Requests that were sent or wait for a connection, and have not ended
         self._resent = 0
 
-    @abstractmethod
-    def send_due(self, elapsed_s: float) -> bool:
-        """Launch the due requests; return whether more follow."""
-
-    @abstractmethod
-    def _ended(self, index: int, now: float) -> None:
-        """Handle the end of a request."""
-
     @property
     def elapsed_s(self) -> float:
         """Seconds since the first intended start; negative before it, 0 before the run."""
         return monotonic() - self.start_s if self.start_s else 0.0
+
+    def send_due(self, elapsed_s: float) -> bool:
+        """Launch the due requests; return whether more follow."""
+        offsets, count = self._offsets, len(self._offsets)
+        while self.launched < count and offsets[self.launched] <= elapsed_s:
+            self.launched += 1
+            self._launch(self.launched - 1)
+        return self.launched < count
 
     async def run(self) -> Result:
         """Send everything and wait for the responses; raise TrafficError if the target does not connect."""
@@ -260,20 +263,6 @@ class Sender(ABC):
         self._assigned.pop(index, None)
         self._observe(index, result, response_s)
         self._ended(index, now)
-
-
-class OpenLoopSender(Sender):
-    """One run of one load, whose intended starts never depend on a response; use it once."""
-
-    is_closed_loop = False
-
-    def send_due(self, elapsed_s: float) -> bool:
-        """Launch the due requests; return whether more follow."""
-        offsets, count = self._offsets, len(self._offsets)
-        while self.launched < count and offsets[self.launched] <= elapsed_s:
-            self.launched += 1
-            self._launch(self.launched - 1)
-        return self.launched < count
 
     def _ended(self, index: int, now: float) -> None:
         """Do nothing: the loop is open."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 
 from autoglm_throttle.traffic.histogram import Histogram
-from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report.objectives import Objectives
 from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document, Part
 from autoglm_throttle.traffic.report.tally import seconds, tally, times
@@ -68,29 +66,23 @@ def make(result: Result, run_info: RunInfo) -> Document:
     plan, log = result.load.plan, result.request_log
     if not log.balanced:
         raise RuntimeError("the request log has open requests: the run is not over")
-    labels, groups = _labels(result)
     sent_s = _sent_s(result)
-    step_s = _step_s(plan, sent_s)
-    cell = partial(_cell, tallies(result.load, log, groups, run_info.limits_s, step_s), step_s)
-    segments = [_segment(number, plan, cell, sent_s) for number in range(len(plan.names))]
-    totals, priorities = cell(sent_s), _priorities(cell, sent_s)
+    sums = _sums(result, run_info.limits_s, sent_s)
     generator = _generator(result)
+    results = run_info.objectives.evaluate(sums["totals"], sums["priorities"], sums["segments"])
     return {
         "schema": SCHEMA,
         "kind": KIND,
         "title": run_info.title,
         "about": run_info.about,
-        "load": _load(result, run_info, labels, sent_s),
+        "load": _load(result, run_info, [part["label"] for part in sums["requests"]], sent_s),
         "verdict": verdict(
-            [*run_info.objectives.evaluate(totals, priorities, segments), *run_info.replay.objectives],
+            [*results, *run_info.replay.objectives],
             [*run_info.caveats, *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
-            failure=describe_total_failure(totals, log.results),
+            failure=describe_total_failure(sums["totals"], log.results),
         ),
-        "totals": totals,
-        "priorities": priorities,
-        "segments": segments,
-        "requests": [{"label": one, "tally": cell(sent_s, group=n)} for n, one in enumerate(labels)],
+        **sums,
         "seconds": seconds(plan, log),
         # Without values that JSON cannot represent.
         "watched": [
@@ -102,26 +94,47 @@ def make(result: Result, run_info: RunInfo) -> Document:
     }
 
 
-def _cell(
-    rows: Mapping[tuple[int, int, int], Tally],
-    step_s: float,
-    length_s: float,
-    segment: int | None = None,
-    priority: int | None = None,
-    group: int | None = None,
-) -> Part:
-    """Sum the rows with the wanted segment, priority and group; default: all."""
-    wanted = segment, priority, group
-    chosen = (
-        row
-        for key, row in rows.items()
-        if all(one in (None, part) for one, part in zip(wanted, key, strict=True))
-    )
-    return tally(Tally.of(chosen), length_s, step_s)
+def _sums(result: Result, limits_s: Mapping[Priority, float], sent_s: float) -> Part:
+    """Sum the results in total, by priority, by segment and by label of the requests."""
+    plan = result.load.plan
+    spans = [(start_s, min(end_s, sent_s) - start_s) for start_s, end_s in pairwise((0.0, *plan.ends_s))]
+    # Time step for answer rates: a part of the shortest segment in which requests were sent.
+    lengths_s = [length_s for _, length_s in spans if length_s > TIME_RESOLUTION_S]
+    step_s = min(lengths_s, default=1.0) / RATE_STEPS
+    labels, groups = _labels(result)
+    rows = tallies(result.load, result.request_log, groups, limits_s, step_s)
+
+    def cell(length_s: float, *wanted: int | None) -> Part:
+        """Sum the rows with the wanted segment, priority and group; None and left out: all."""
+        places = (row for key, row in rows.items() if all(map(_fits, wanted, key)))
+        return tally(Tally.of(places), length_s, step_s)
+
+    def by_priority(length_s: float, segment: int | None = None) -> Part:
+        return {one.label: cell(length_s, segment, one.value) for one in Priority}
+
+    return {
+        "totals": cell(sent_s),
+        "priorities": by_priority(sent_s),
+        "segments": [
+            {
+                "name": name,
+                "start_s": start_s,
+                "end_s": end_s,
+                "tally": cell(length_s, number),
+                "priorities": by_priority(length_s, number),
+            }
+            for number, (name, end_s, (start_s, length_s)) in enumerate(
+                zip(plan.names, plan.ends_s, spans, strict=True)
+            )
+        ],
+        "requests": [
+            {"label": label, "tally": cell(sent_s, None, None, group)} for group, label in enumerate(labels)
+        ],
+    }
 
 
-def _priorities(cell: Callable[..., Part], length_s: float, segment: int | None = None) -> dict[str, Part]:
-    return {one.label: cell(length_s, segment, one.value) for one in Priority}
+def _fits(wanted: int | None, part: int) -> bool:
+    return wanted is None or wanted == part
 
 
 def _labels(result: Result) -> tuple[list[str], list[int]]:
@@ -147,24 +160,6 @@ def _sent_s(result: Result) -> float:
     first = result.request_log.results.find(UNSENT)
     whole = first < 0 or not result.aborted
     return plan.duration_s if whole else min(plan.duration_s, plan.offsets[first])
-
-
-def _step_s(plan: LoadPlan, sent_s: float) -> float:
-    """Time step for answer rates: a part of the shortest segment in which requests were sent."""
-    lengths_s = (min(end_s, sent_s) - start_s for start_s, end_s in pairwise((0.0, *plan.ends_s)))
-    return min((length_s for length_s in lengths_s if length_s > TIME_RESOLUTION_S), default=1.0) / RATE_STEPS
-
-
-def _segment(number: int, plan: LoadPlan, cell: Callable[..., Part], sent_s: float) -> Part:
-    start_s, end_s = (0.0, *plan.ends_s)[number : number + 2]
-    length_s = min(end_s, sent_s) - start_s
-    return {
-        "name": plan.names[number],
-        "start_s": start_s,
-        "end_s": end_s,
-        "tally": cell(length_s, number),
-        "priorities": _priorities(cell, length_s, number),
-    }
 
 
 def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -> Part:
