@@ -110,10 +110,9 @@ class ConnectionPool:
             task.add_done_callback(self.opening.discard)
 
     def opened(self, connection: Connection) -> None:
-        """Register an established connection; abort it if the pool is closed."""
+        """Register an established connection; abort it if the pool was closed meanwhile."""
         self.open.add(connection)
         self._failing_since_s, self.unreachable = math.inf, False
-        # The connection was still opening when the pool closed.
         if self._is_closed:
             connection.abort()
 

@@ -80,7 +80,10 @@ def run_inprocess(
     _check_no_running_loop()
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
         loop = cast("VirtualLoop", runner.get_loop())
-        return runner.run(_Run(app, load, behavior, loop).run(watch))
+        try:
+            return runner.run(_Run(app, load, behavior, loop).run(watch))
+        finally:
+            loop.limit(LEFTOVER_S, "the cancellation of what the application left running")
 
 
 def _check_no_running_loop() -> None:
@@ -93,22 +96,19 @@ def _check_no_running_loop() -> None:
     )
 
 
-class _Application:
-    """The application: its lifespan, as run by a server, and its requests."""
+class _Lifespan:
+    """The startup and shutdown of the application, as by a server, and its state."""
 
-    def __init__(self, app: ASGIApp, load: RequestSource, behavior: ClientBehavior) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._to_app: asyncio.Queue[Message] = asyncio.Queue()
         self._from_app: asyncio.Queue[Message | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._state: dict[str, Any] = {}
-        priority_header = behavior.get("priority_header", PRIORITY_HEADER)
-        self._scope = scopes(load, priority_header, behavior.get("identity_header", "x-client"), self._state)
-        self._has_raised = False
+        self.state: dict[str, Any] = {}
 
     async def start(self) -> None:
         """Start the application; raise TrafficError if it reports that it cannot start."""
-        self._task = asyncio.get_running_loop().create_task(self._run_lifespan(), name="lifespan")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="lifespan")
         if not await self._announce("startup", "start"):
             self._task = None
 
@@ -119,28 +119,15 @@ class _Application:
             await self._task
 
     async def _announce(self, event: str, action: str) -> bool:
-        """Send an event of the lifespan; return whether the application has answered it."""
+        """Send an event; return whether the application has answered it."""
         self._to_app.put_nowait({"type": f"lifespan.{event}"})
         message = await self._from_app.get()
         if message is not None and message["type"] == f"lifespan.{event}.failed":
             raise TrafficError(f"the application did not {action}: {message.get('message', '')}")
         return message is not None
 
-    async def serve(self, exchange: AsgiExchange) -> None:
-        """Serve one request."""
-        try:
-            await self._app(self._scope(exchange.index), exchange.receive, exchange.send)
-        except VirtualTimeError:
-            pass  # the loop itself is about to end with it
-        except Exception:
-            if not self._has_raised:  # thousands of equal ones would hide the first
-                self._has_raised = True
-                logger.exception("the application raised; later exceptions of this run are not logged")
-        finally:
-            exchange.app_returned()
-
-    async def _run_lifespan(self) -> None:
-        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
+    async def _run(self) -> None:
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
         with suppress(Exception):  # the specification's way to say that there is no lifespan
             await self._app(scope, self._to_app.get, self._from_app.put)
         self._from_app.put_nowait(None)
@@ -157,7 +144,11 @@ class _Run:
             raise TrafficError(f"abort must be from 0 to 1, not {self._abort_share!r}")
         if not 0.0 < self._timeout_s < math.inf:
             raise TrafficError(f"timeout_s must be a finite number above 0, not {self._timeout_s!r}")
-        self._application = _Application(app, load, behavior)
+        self._app = app
+        self._lifespan = _Lifespan(app)
+        priority_header = behavior.get("priority_header", PRIORITY_HEADER)
+        identity_header = behavior.get("identity_header", "x-client")
+        self._scope = scopes(load, priority_header, identity_header, self._lifespan.state)
         self._load = load
         self._loop = loop
         self._request_log = RequestLog(len(load.plan))
@@ -168,6 +159,7 @@ class _Run:
         self._oldest = 0  # The first request that may be open
         self._left = len(load.plan)  # Requests that have not ended
         self._is_timing = False  # Whether the timer of the timeouts is set
+        self._has_raised = False  # Whether an exception of the application was logged
         self._open: dict[int, AsgiExchange] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._watched: list[dict[str, float]] = []
@@ -175,27 +167,22 @@ class _Run:
 
     async def run(self, watch: WatchCallback | None) -> Result:
         """Start the application, send everything, shut down."""
-        try:
-            return await self._run(watch)
-        finally:
-            self._loop.limit(LEFTOVER_S, "the cancellation of what the application left running")
-
-    async def _run(self, watch: WatchCallback | None) -> Result:
         self._loop.limit(LIFESPAN_S, "the startup of the application")
-        await self._application.start()
+        await self._lifespan.start()
         self._loop.limit(math.inf, "")
         self._start_s = self._loop.time()
-        stop = self._start_watching(watch)
+        stop_watching = self._start_watching(watch) if watch is not None else None
         if self._left:
             self._loop.call_at(self._intended_s(0), self._launch)
             await self._over
         elapsed_s = self._loop.time() - self._start_s
         await self._drain_tasks()
-        stop()
+        if stop_watching is not None:
+            stop_watching()
         if self._watch_error is not None:
             raise self._watch_error
         self._loop.limit(LIFESPAN_S, "the shutdown of the application")
-        await self._application.stop()
+        await self._lifespan.stop()
         run_cost = RunCost(elapsed_s=elapsed_s, loop="virtual")
         return Result(self._load, self._request_log, run_cost, watched=tuple(self._watched))
 
@@ -208,12 +195,11 @@ class _Run:
         response_s = now - self._start_s - offset_s
         request_log.close(index, result, response_s)
         request_log.service_s[index] = now - self._open.pop(index).sent_s
-        if exchange.first_s is not None:
-            request_log.first_byte_s[index] = exchange.first_s - self._start_s - offset_s
         if result < RequestResult.CONNECTION:
             request_log.statuses[index] = exchange.status
-            if exchange.first_s is None:
-                request_log.first_byte_s[index] = response_s
+            request_log.first_byte_s[index] = response_s
+        if exchange.first_s is not None:
+            request_log.first_byte_s[index] = exchange.first_s - self._start_s - offset_s
         if result.rejected:
             request_log.record_rejection(
                 index, parse_reason(exchange.body_start), parse_retry_after(exchange.retry_after)
@@ -226,10 +212,7 @@ class _Run:
         if not self._over.done():
             self._over.set_result(None)
 
-    def _start_watching(self, watch: WatchCallback | None) -> Callable[[], None]:
-        if watch is None:
-            return lambda: None
-
+    def _start_watching(self, watch: WatchCallback) -> Callable[[], None]:
         def sample() -> None:
             t_s = round(self._loop.time() - self._start_s, 6)
             try:
@@ -271,8 +254,15 @@ class _Run:
 
     async def _serve(self, exchange: AsgiExchange) -> None:
         try:
-            await self._application.serve(exchange)
+            await self._app(self._scope(exchange.index), exchange.receive, exchange.send)
+        except VirtualTimeError:
+            pass  # the loop itself is about to end with it
+        except Exception:
+            if not self._has_raised:  # thousands of equal ones would hide the first
+                self._has_raised = True
+                logger.exception("the application raised; later exceptions of this run are not logged")
         finally:
+            exchange.app_returned()
             del self._tasks[exchange.index]
 
     def _expire(self) -> None:
