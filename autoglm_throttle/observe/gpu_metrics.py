@@ -6,7 +6,7 @@ the base units of Prometheus; counters are the device's own and restart with its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final, get_args
 
@@ -18,12 +18,12 @@ from autoglm_throttle.observe.metric import (
     MetricSpec,
     Rows,
     counter,
-    each,
     each_states,
     gauge,
     info,
     named,
     one,
+    per,
     states,
     stateset,
 )
@@ -110,15 +110,10 @@ def _capacity(inputs: MetricsInput) -> Rows:
     return [] if view is None or not _gpus(inputs) else [((), view.capacity)]
 
 
-def _device(
-    describe: Callable[..., MetricSpec], name: str, text: str, field: str = "", factor: float = 1.0
-) -> MetricSpec:
-    """Describe a quantity of each GPU: a field of its sample, by default that of the metric's name."""
-    return describe(name, text, each(reported_by, field or name.removeprefix("gpu_"), factor), "gpu")
-
-
-_gauge = partial(_device, gauge)
-_counter = partial(_device, counter)
+_gpu = per(reported_by, "gpu")
+_verdict = per(_current_verdicts, "gpu")
+_gauge = partial(_gpu, "gauge")
+_counter = partial(_gpu, "counter")
 
 
 def _link(name: str, text: str, unit: str) -> MetricSpec:
@@ -208,17 +203,16 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
         each_states(_current_verdicts, "condition", GpuCondition),
         "gpu verdict",
     ),
-    gauge(
+    _verdict(
+        "gauge",
         "gpu_verdict_confidence_ratio",
         "Share of the signals for or against the verdict that were known and agree, 0 to 1.",
-        each(_current_verdicts, "confidence"),
-        "gpu",
+        "confidence",
     ),
-    gauge(
+    _verdict(
+        "gauge",
         "gpu_fake_busy",
         "1 while the device reports itself busy and does little: stalled, degraded or underfed.",
-        each(_current_verdicts, "fake_busy"),
-        "gpu",
     ),
     gauge(
         "gpu_capacity_ratio",
@@ -230,8 +224,7 @@ GPU_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
 )
 
 
-def _engines(inputs: MetricsInput) -> Iterable[tuple[str, GpuSample]]:
-    return reported_by(inputs, engines=True)
+_engine = per(partial(reported_by, engines=True), "engine")
 
 
 def _engine_info(inputs: MetricsInput) -> Rows:
@@ -241,24 +234,15 @@ def _engine_info(inputs: MetricsInput) -> Rows:
 
 
 ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
-    gauge(
-        "engine_running_requests", "Requests that the engine works on.", each(_engines, "running"), "engine"
-    ),
-    gauge(
-        "engine_queued_requests", "Requests that wait inside the engine.", each(_engines, "queued"), "engine"
-    ),
-    gauge(
-        "engine_kv_used_ratio",
-        "Fill of its key-value cache, 0 to 1; the fullest of several.",
-        each(_engines, "kv_used_ratio"),
-        "engine",
-    ),
-    counter("engine_tokens", "Tokens read and written.", each(_engines, "tokens_total"), "engine"),
-    counter(
+    _engine("gauge", "engine_running_requests", "Requests that the engine works on.", "running"),
+    _engine("gauge", "engine_queued_requests", "Requests that wait inside the engine.", "queued"),
+    _engine("gauge", "engine_kv_used_ratio", "Fill of its key-value cache, 0 to 1; the fullest of several."),
+    _engine("counter", "engine_tokens", "Tokens read and written.", "tokens_total"),
+    _engine(
+        "counter",
         "engine_preemptions",
         "Requests that the engine put off because its cache was full.",
-        each(_engines, "preemptions_total"),
-        "engine",
+        "preemptions_total",
     ),
     info("engine_info", "Model that an engine serves, where it reports one.", _engine_info, "engine model"),
 )
@@ -266,6 +250,7 @@ ENGINE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
 
 SOURCE_STATES: Final[tuple[str, ...]] = get_args(SourceState)
 _SOURCES: Final = named("sources")
+_source = per(_SOURCES, "source")
 
 
 def _last_read(inputs: MetricsInput) -> Rows:
@@ -304,26 +289,14 @@ SOURCE_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
         _last_read,
         "source",
     ),
-    gauge(
+    _source(
+        "gauge",
         "gpu_source_interval_seconds",
         "Time promised between two reads; it changes with SAMPLE_ADAPTIVE.",
-        each(_SOURCES, "interval_s"),
-        "source",
+        "interval_s",
     ),
-    counter("gpu_source_failures", "Reads that gave nothing.", each(_SOURCES, "failures"), "source"),
-    counter(
-        "gpu_source_overruns", "Reads that took longer than they may.", each(_SOURCES, "overruns"), "source"
-    ),
-    counter(
-        "gpu_source_implausible",
-        "Values that cannot be and were taken as not known.",
-        each(_SOURCES, "implausible"),
-        "source",
-    ),
-    counter(
-        "gpu_source_crashes",
-        "Times that its thread crashed and was to be started anew.",
-        each(_SOURCES, "crashes"),
-        "source",
-    ),
+    _source("counter", "gpu_source_failures", "Reads that gave nothing."),
+    _source("counter", "gpu_source_overruns", "Reads that took longer than they may."),
+    _source("counter", "gpu_source_implausible", "Values that cannot be and were taken as not known."),
+    _source("counter", "gpu_source_crashes", "Times that its thread crashed and was to be started anew."),
 )

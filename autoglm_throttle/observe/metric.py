@@ -133,6 +133,16 @@ def each(find: FindNamed, path: str, factor: float = 1.0) -> ReadRows:
     return rows
 
 
+def per(find: FindNamed, label: str) -> Callable[..., MetricSpec]:
+    """Return a maker of metrics of each named object: of a field, by default the last words of the name."""
+
+    def describe(kind: Kind, name: str, text: str, field: str = "", factor: float = 1.0) -> MetricSpec:
+        field = field or name.rpartition(f"{label}_")[2]
+        return _describe(kind, name, text, each(find, field, factor), label)
+
+    return describe
+
+
 def states(path: str, members: Iterable[object]) -> ReadRows:
     """Make a series for each member: 1 for the value of the snapshot, if it is known."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from autoglm_throttle.admission.counters import ODDITIES
@@ -24,13 +25,13 @@ from autoglm_throttle.observe.metric import (
     Rows,
     by_key,
     counter,
-    each,
     each_states,
     gauge,
     histogram,
     info,
     named,
     one,
+    per,
     states,
     stateset,
 )
@@ -147,6 +148,8 @@ def _rejected_calls(inputs: MetricsInput) -> Rows:
 
 
 _BREAKERS: Final = named("guards.breakers")
+_breaker = partial(per(_BREAKERS, "breaker"), "counter")
+_work_class = partial(per(_work_classes, "work_class"), "gauge")
 
 METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in the order of the page
     counter(
@@ -250,38 +253,29 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         "Time until the last turn that was told to a rejected request in Retry-After.",
         one("concurrency.retry_backlog_s"),
     ),
-    gauge(
+    _work_class(
         "work_class_rate",
         "Requests finished per second, by what costs alike: the name of the policy of a route, "
         f"{UNDECLARED} for all without one, {CLIENT_ERROR} for answers 400 to 499, {OTHER} beyond 64. "
         "Of the 16 work classes with the most requests, as the next four.",
-        each(_work_classes, "rate_rps"),
-        "work_class",
+        "rate_rps",
     ),
-    gauge(
-        "work_class_latency_seconds",
-        "Recent mean time in the service, without waiting and pauses.",
-        each(_work_classes, "mean_s"),
-        "work_class",
+    _work_class(
+        "work_class_latency_seconds", "Recent mean time in the service, without waiting and pauses.", "mean_s"
     ),
-    gauge(
+    _work_class(
         "work_class_unloaded_latency_seconds",
         "Time in the service with few requests beside; absent until it is known, and where several work "
         "classes share a label.",
-        each(_work_classes, "unloaded_s"),
-        "work_class",
+        "unloaded_s",
     ),
-    gauge(
-        "work_class_negligible",
-        "1 while requests are so short beside the others that they need no slot.",
-        each(_work_classes, "negligible"),
-        "work_class",
+    _work_class(
+        "work_class_negligible", "1 while requests are so short beside the others that they need no slot."
     ),
-    gauge(
+    _work_class(
         "work_class_inflight_requests",
         "Requests in flight, with or without a slot, paused ones included.",
-        each(_work_classes, "in_flight"),
-        "work_class",
+        "in_flight",
     ),
     gauge(
         "quota_memory_fill_ratio",
@@ -371,29 +365,20 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         by_key("guards.transitions"),
         "breaker state",
     ),
-    counter(
-        "breaker_calls",
-        "Calls permitted. Of two threads at once one may be lost.",
-        each(_BREAKERS, "calls"),
-        "breaker",
-    ),
+    _breaker("breaker_calls", "Calls permitted. Of two threads at once one may be lost."),
     counter(
         "breaker_rejected",
         "Calls rejected, whether or not a fallback has answered.",
         _rejected_calls,
         "breaker cause",
     ),
-    counter(
+    _breaker(
         "breaker_would_reject",
         "Calls permitted only because the breaker merely counts (BREAKER_MODE=metrics_only).",
-        each(_BREAKERS, "would_reject"),
-        "breaker",
     ),
-    counter(
+    _breaker(
         "breaker_stale_results",
         "Results that came after the breaker had changed, or twice, and were dropped.",
-        each(_BREAKERS, "stale_results"),
-        "breaker",
     ),
     counter(
         "degraded",

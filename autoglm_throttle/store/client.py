@@ -72,11 +72,7 @@ class RedisClients:
         return len(self._entries)
 
     def current(self) -> AsyncClient:
-        """Return the client of the running loop: created at the first call, closed with the loop.
-
-        Raises:
-            RuntimeError: no asyncio loop runs here.
-        """
+        """Return the client of the running asyncio loop: created at the first call, closed with the loop."""
         loop = asyncio.get_running_loop()
         entry = self._entries.get(id(loop))
         return entry[1] if entry is not None else self._make(loop)
@@ -193,11 +189,7 @@ class Subscriber:
 
 
 def require_redis() -> None:
-    """Check that redis is installed.
-
-    Raises:
-        ImportError: it is not; the text says how to install it.
-    """
+    """Check that redis is installed; the text of the ImportError says how to install it."""
     try:
         import redis.asyncio  # noqa: F401 - only checks that it is installed
     except ImportError as error:

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from asyncio import _get_running_loop as running_loop  # a call of C
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
@@ -270,13 +270,13 @@ class PendingCheck:
             record(user.kind, user.user, (remaining,), now)
             decision = limit_decision(user.limits[0], ok, remaining, retry_us, reset_us)
         else:
+            size = VALUES * len(user.limits)
+            record(user.kind, user.user, tuple(answer[1:size:VALUES]), now)
             decision = caller_decision(user, answer)
-            record(user.kind, user.user, remaining_units(user.limits, decision), now)
             if len(charges) > 1:
                 address = charges[1]
-                of_address = caller_decision(address, answer[VALUES * len(user.limits) :])
-                record(address.kind, address.user, remaining_units(address.limits, of_address), now)
-                decision = combined(decision, of_address)
+                record(address.kind, address.user, tuple(answer[size + 1 :: VALUES]), now)
+                decision = combined(decision, caller_decision(address, answer[size:]))
         if decision.allowed:
             self.answer = answer
         else:
@@ -320,12 +320,6 @@ def combined(user: Decision, address: Decision) -> Decision:
         return user if user.retry_after_s >= address.retry_after_s else address
     user.others += address.limits
     return user
-
-
-def remaining_units(limits: Sequence[UserLimit], decision: Decision) -> tuple[int, ...]:
-    """Return the remaining units of each limit, in their order, from a decision on one caller."""
-    by_window = {state.window_s: state.remaining for state in decision.limits}
-    return tuple(by_window[limit.window_s] for limit in limits)
 
 
 def store_changed(view: StoreView, lasted_s: float, error: str) -> LogEvent:
