@@ -21,7 +21,7 @@ from autoglm_throttle.store import fleet, protocol
 from autoglm_throttle.store import gpu as gpu_fleet
 from autoglm_throttle.store.breakers import protocol as breakers
 from autoglm_throttle.store.client import RedisClients
-from autoglm_throttle.store.protocol import CheckRequest, StoreCharge, StoreErrorKind, WindowProtocol
+from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind, WindowEntry, WindowProtocol
 from autoglm_throttle.store.script import RIGHTS, error_kind
 from autoglm_throttle.types import UserLimit
 
@@ -90,12 +90,12 @@ def _diagnose(settings: Settings, url: str) -> list[DoctorResult]:
     return results
 
 
-def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> dict[str, tuple[Execute, CheckRequest]]:  # noqa: ANN401 - redis-py's
+def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> dict[str, tuple[Execute, WindowEntry]]:  # noqa: ANN401 - redis-py's
     """Open connections to the servers that hold our keys: several by name for a cluster, else one.
 
     Each comes with a charge of an invented user that has keys on this server.
     """
-    nodes: dict[str, tuple[Execute, CheckRequest]] = {}
+    nodes: dict[str, tuple[Execute, WindowEntry]] = {}
     for _ in range(USERS_TRIED if cluster else 1):
         request = wire.build_check([StoreCharge("doctor", _BOTH_LAYOUTS, secrets.token_hex(8), 1)])
         node = client.get_node_from_key(request.keys[0]) if cluster else None
@@ -249,7 +249,7 @@ def _permissions(execute: Execute, key: str, settings: Settings) -> list[DoctorR
     return results or [_result("rights", "ok", "its user has all permissions needed", value=[])]
 
 
-def _counts(execute: Execute, request: CheckRequest, wire: WindowProtocol) -> DoctorResult:
+def _counts(execute: Execute, request: WindowEntry, wire: WindowProtocol) -> DoctorResult:
     """Charge one unit of an invented user, in both layouts, and refund it."""
     from redis.exceptions import ResponseError
 

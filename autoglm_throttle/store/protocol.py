@@ -68,34 +68,19 @@ class StoreCharge:
 
 
 @dataclass(slots=True, eq=False)
-class CheckRequest:
-    """One request: its units are spent under all keys or under none."""
+class WindowEntry:
+    """One request: its units are spent under all keys or under none. Or a change of units of an earlier one.
 
-    charges: Sequence[StoreCharge]
+    A change has deltas: below 0 units of a key are refunded, above 0 more are charged without a check.
+    """
+
     keys: list[str]  # One for each limit of each charge, in their order
     policies: tuple[Policy, ...]  # One for each key
     tag: int  # The partition of all keys, `SPLIT` if there is more than one
+    charges: Sequence[StoreCharge] = ()
     single_policy: Policy | None = None  # The policy of a request of one limit and one unit
-
-
-class RefundRequest:
-    """Units that are refunded or charged afterwards; its answer may be ignored.
-
-    A delta below 0 refunds units of its key; more units are charged without a check.
-    """
-
-    __slots__ = ("deltas", "keys", "policies", "single_policy", "stamps", "tag")
-
-    def __init__(self, request: CheckRequest, deltas: Sequence[int], answer: Answer) -> None:
-        self.keys: list[str] = request.keys
-        self.policies: tuple[Policy, ...] = request.policies
-        self.deltas: Sequence[int] = deltas
-        self.stamps: Sequence[int] = answer[VALUES - 1 :: VALUES]
-        self.tag: int = request.tag
-        self.single_policy: Policy | None = None
-
-
-WindowEntry = CheckRequest | RefundRequest
+    deltas: Sequence[int] = ()  # One for each key of a change
+    stamps: Sequence[int] = ()  # Of the units that a change refers to
 
 
 @dataclass(slots=True)
@@ -129,7 +114,7 @@ class WindowProtocol:
         self._partitions = partitions
         self._shapes: dict[str, _Shape] = {}
 
-    def build_check(self, charges: Sequence[StoreCharge]) -> CheckRequest:
+    def build_check(self, charges: Sequence[StoreCharge]) -> WindowEntry:
         """Build the request for the charges, at least one, which are spent together."""
         if len(charges) > 1:
             return self._build_combined_check(charges)
@@ -142,18 +127,19 @@ class WindowProtocol:
         _, policies, heads_by_tag = shape
         heads = heads_by_tag[tag]
         if len(heads) > 1:
-            return CheckRequest(charges, [head + user for head in heads], policies, tag)
+            return WindowEntry([head + user for head in heads], policies, tag, charges)
         policy = policies[0] if charge.units == 1 else None
-        return CheckRequest(charges, [heads[0] + user], policies, tag, policy)
+        return WindowEntry([heads[0] + user], policies, tag, charges, policy)
 
-    def build_refund(self, request: CheckRequest, answer: Answer) -> RefundRequest:
-        """Build the refund of all units of an admission."""
-        deltas = [-charge.units for charge in request.charges for _ in charge.limits]
-        return RefundRequest(request, deltas, answer)
+    def build_refund(self, request: WindowEntry, answer: Answer, deltas: Sequence[int] = ()) -> WindowEntry:
+        """Build the refund of all units of an admission; its answer may be ignored. Or make other changes."""
+        deltas = deltas or [-charge.units for charge in request.charges for _ in charge.limits]
+        stamps = answer[VALUES - 1 :: VALUES]
+        return WindowEntry(request.keys, request.policies, request.tag, deltas=deltas, stamps=stamps)
 
-    def undo(self, entry: WindowEntry, answer: Answer) -> RefundRequest | None:
+    def undo(self, entry: WindowEntry, answer: Answer) -> WindowEntry | None:
         """Build the refund of an answer without a receiver; None if it has spent nothing."""
-        if isinstance(entry, RefundRequest) or any(ok != 1 for ok in answer[::VALUES]):
+        if entry.deltas or any(ok != 1 for ok in answer[::VALUES]):
             return None
         return self.build_refund(entry, answer) if any(charge.units for charge in entry.charges) else None
 
@@ -184,10 +170,9 @@ class WindowProtocol:
         start = 1
         has_foreign = -1 in reply
         for entry in entries:
-            is_check = type(entry) is CheckRequest
-            end = start + len(entry.keys) * (VALUES if is_check else 1)
+            end = start + len(entry.keys) * (1 if entry.deltas else VALUES)
             answer = reply[start:end]
-            is_foreign = has_foreign and is_check and -1 in answer[::VALUES]
+            is_foreign = has_foreign and not entry.deltas and -1 in answer[::VALUES]
             answers.append(StoreErrorKind.FOREIGN if is_foreign else answer)
             start = end
         if start != len(reply):
@@ -203,14 +188,14 @@ class WindowProtocol:
         ]
         return limits, policies, heads
 
-    def _build_combined_check(self, charges: Sequence[StoreCharge]) -> CheckRequest:
+    def _build_combined_check(self, charges: Sequence[StoreCharge]) -> WindowEntry:
         requests = [self.build_check((charge,)) for charge in charges]
         tags = {request.tag for request in requests}
-        return CheckRequest(
-            charges,
+        return WindowEntry(
             [key for request in requests for key in request.keys],
             tuple(policy for request in requests for policy in request.policies),
             tags.pop() if len(tags) == 1 else SPLIT,
+            charges,
         )
 
 
@@ -233,7 +218,7 @@ def _encode_each(entries: Sequence[WindowEntry]) -> ScriptArguments:
     wanted: list[int] = []
     for entry in entries:
         keys += entry.keys
-        if isinstance(entry, RefundRequest):
+        if entry.deltas:
             wanted.append(-len(entry.keys))
             for policy, delta, stamp in zip(entry.policies, entry.deltas, entry.stamps, strict=True):
                 wanted += (numbers.setdefault(policy, len(numbers) + 1), delta, stamp)
@@ -247,7 +232,7 @@ def _encode_each(entries: Sequence[WindowEntry]) -> ScriptArguments:
     return keys, [len(numbers), *(value for policy in numbers for value in policy), *wanted]
 
 
-def _costs(request: CheckRequest, numbers: dict[Policy, int]) -> list[int]:
+def _costs(request: WindowEntry, numbers: dict[Policy, int]) -> list[int]:
     wanted = [len(request.keys)]
     costs = (charge.units for charge in request.charges for _ in charge.limits)
     for policy, cost in zip(request.policies, costs, strict=True):

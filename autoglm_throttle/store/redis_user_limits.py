@@ -13,10 +13,10 @@ from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.protocol import (
     VALUES,
     Answer,
-    CheckRequest,
     StoreCharge,
     StoreErrorKind,
     StoreStats,
+    WindowEntry,
     WindowProtocol,
     script,
 )
@@ -202,7 +202,7 @@ class RedisUserLimitStore:
         The charges after a rejection are only read. All have one deadline together.
         """
         due = batch.loop.time() + batch.deadline_s
-        spent: list[tuple[CheckRequest, list[int]]] = []
+        spent: list[tuple[WindowEntry, list[int]]] = []
         parts: dict[int, list[int]] = {}
         rejected = False
         for place in sorted(range(len(charges)), key=lambda place: charges[place].kind != "address"):
@@ -227,7 +227,7 @@ class RedisUserLimitStore:
                 self._refund(batch, spent)
         return [value for place in range(len(charges)) for value in parts[place]]
 
-    def _refund(self, batch: RedisBatch, spent: list[tuple[CheckRequest, list[int]]]) -> None:
+    def _refund(self, batch: RedisBatch, spent: list[tuple[WindowEntry, list[int]]]) -> None:
         """Refund, and add the refunded units to the remaining ones."""
         while spent:
             request, answer = spent.pop()

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from autoglm_throttle.store.protocol import CheckRequest, Policy, WindowEntry
+from autoglm_throttle.store.protocol import Policy, WindowEntry
 
 MOST_AT_ONCE = 1000
 """Units that a settlement adds at most to a list of a smaller limit: more of one stamp change no decision."""
@@ -99,16 +99,14 @@ class Reference:
         self._windows: dict[str, Window] = {}
 
     def call(self, entries: Sequence[WindowEntry], clock: int) -> list[list[int]]:
-        return [
-            self._ask(e, clock) if isinstance(e, CheckRequest) else self._settle(e, clock) for e in entries
-        ]
+        return [self._ask(e, clock) if not e.deltas else self._settle(e, clock) for e in entries]
 
     def lasts_us(self, key: str, clock: int) -> int:
         """Until the newest unit under a key leaves."""
         window = self._windows[key]
         return window.form.leaves(max(window.units)) - clock if window.units else 0
 
-    def _ask(self, ask: CheckRequest, clock: int) -> list[int]:
+    def _ask(self, ask: WindowEntry, clock: int) -> list[int]:
         costs = [charge.units for charge in ask.charges for _ in charge.limits]
         parts = list(zip(ask.keys, ask.policies, costs, strict=True))
         looks = [self._judge(*part, clock) for part in parts]
@@ -131,7 +129,7 @@ class Reference:
         return [int(surplus <= 0), max(0, limit - len(live)), wait, ends[0] if ends else 0, now]
 
     def _settle(self, entry: WindowEntry, clock: int) -> list[int]:
-        assert not isinstance(entry, CheckRequest)
+        assert entry.deltas
         return [
             self._window(key, policy).settle(delta, stamp, policy[1], clock)
             for key, policy, delta, stamp in zip(

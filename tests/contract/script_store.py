@@ -12,8 +12,6 @@ from redis.exceptions import NoScriptError
 from autoglm_throttle.store.protocol import (
     VALUES,
     Answer,
-    CheckRequest,
-    RefundRequest,
     StoreCharge,
     StoreErrorKind,
     WindowEntry,
@@ -40,9 +38,9 @@ def limit(units: int, window_s: int = 60, *, exact: bool = True) -> UserLimit:
     return (UserLimit if exact else Compact)(f"user-{window_s}s", units, window_s)
 
 
-def adjustment(request: CheckRequest, answer: Answer, delta: int) -> RefundRequest:
+def adjustment(request: WindowEntry, answer: Answer, delta: int) -> WindowEntry:
     """A change of ``delta`` units under each limit of an admission; below 0 it refunds."""
-    return RefundRequest(request, [delta] * len(request.keys), answer)
+    return WindowProtocol("athr", "default", 16).build_refund(request, answer, [delta] * len(request.keys))
 
 
 class ScriptStore:
@@ -82,7 +80,7 @@ class ScriptStore:
     def _answers(self, reply: list[int], entries: Sequence[WindowEntry]) -> list[Answer]:
         """The integers of each entry, those of a foreign key included."""
         decoded = self.wire.decode(reply, entries)
-        sizes = [len(entry.keys) * (VALUES if isinstance(entry, CheckRequest) else 1) for entry in entries]
+        sizes = [len(entry.keys) * (VALUES if not entry.deltas else 1) for entry in entries]
         ends = list(itertools.accumulate(sizes, initial=1))
         answers: list[Answer] = [reply[start:end] for start, end in itertools.pairwise(ends)]
         for known, answer in zip(decoded, answers, strict=True):
@@ -101,7 +99,7 @@ class ScriptStore:
 
     def ask(
         self, limits: tuple[UserLimit, ...], units: int = 1, user: str = "a", kind: str = "user"
-    ) -> CheckRequest:
+    ) -> WindowEntry:
         return self.wire.build_check((StoreCharge(kind, limits, user, units),))
 
     def hit(self, limits: tuple[UserLimit, ...], clock: int, units: int = 1, user: str = "a") -> Answer:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.store.protocol import Answer, CheckRequest, WindowEntry
+from autoglm_throttle.store.protocol import Answer, WindowEntry
 from autoglm_throttle.types import UNITS_AT_MOST
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
@@ -20,7 +20,7 @@ HEAD = 10
 EDGES = (255, 256, 65_535, 65_536)
 
 
-def ask(store: ScriptStore, units: int, most: int = UNITS_AT_MOST, user: str = "a") -> CheckRequest:
+def ask(store: ScriptStore, units: int, most: int = UNITS_AT_MOST, user: str = "a") -> WindowEntry:
     return store.ask((limit(most, exact=False),), units, user)
 
 
@@ -147,7 +147,7 @@ class Teller:
         self.scale = scale
         self.reference = Reference()
         self.clock = START
-        self.allowed: list[tuple[CheckRequest, Answer]] = []
+        self.allowed: list[tuple[WindowEntry, Answer]] = []
 
     def tell(self, act: Act) -> list[int]:
         self.clock += act.later_s * SECOND
@@ -160,10 +160,10 @@ class Teller:
         answer = self.store.call([entry], self.clock)[0]
         if self.scale == 1:
             assert answer == self.reference.call([entry], self.clock)[0]
-        if isinstance(entry, CheckRequest) and answer[0] == 1:
+        if not entry.deltas and answer[0] == 1:
             self.allowed.append((entry, answer))
         heard = list(answer)
-        place = 1 if isinstance(entry, CheckRequest) else 0
+        place = 1 if not entry.deltas else 0
         heard[place], rest = divmod(heard[place], self.scale)
         assert rest == 0
         return heard

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 
-from autoglm_throttle.store.protocol import VALUES, Answer, CheckRequest, WindowEntry
+from autoglm_throttle.store.protocol import VALUES, Answer, WindowEntry
 from tests.contract.reference import Reference
 from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
 from tests.contract.traces import WINDOWS_S, Change, Hit, Step, edges_us, limits_of, traces
@@ -22,7 +22,7 @@ class Player:
         self.reference = Reference()
         self.clock = START
         self.retry_at = START
-        self.allowed: list[tuple[CheckRequest, Answer]] = []
+        self.allowed: list[tuple[WindowEntry, Answer]] = []
         self.edges: list[int] = []
 
     def play(self, step: Step) -> None:
@@ -37,7 +37,7 @@ class Player:
         answers = self.store.call(entries, self.clock)
         assert answers == self.reference.call(entries, self.clock)
         for entry, answer in zip(entries, answers, strict=True):
-            if isinstance(entry, CheckRequest):
+            if not entry.deltas:
                 self._note(entry, answer)
 
     def _entry(self, wanted: Hit | Change) -> WindowEntry | None:
@@ -50,7 +50,7 @@ class Player:
             return self.store.wire.build_refund(ask, answer)
         return adjustment(ask, answer, wanted.delta)
 
-    def _note(self, ask: CheckRequest, answer: Answer) -> None:
+    def _note(self, ask: WindowEntry, answer: Answer) -> None:
         if all(answer[::VALUES]):
             self.allowed.append((ask, answer))
             self.edges.append(self.clock + ask.policies[0][2])

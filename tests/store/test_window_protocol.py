@@ -9,7 +9,6 @@ import pytest
 from autoglm_throttle.store.protocol import (
     SPLIT,
     VALUES,
-    RefundRequest,
     StoreCharge,
     WindowEntry,
     WindowProtocol,
@@ -107,7 +106,7 @@ def test_settlements_name_stamps(wire: WindowProtocol) -> None:
     assert back.deltas == [-2, -2]
     policies = [2, "l", 10, 1_000_000, "b", 5000, 3_600_000_000]
     assert wire.encode([back]) == (ask.keys, [*policies, -2, 1, -2, 77, 2, -2, 88])
-    more = RefundRequest(ask, [5, 5], answer)
+    more = wire.build_refund(ask, answer, [5, 5])
     assert wire.encode([more])[1] == [*policies, -2, 1, 5, 77, 2, 5, 88]
 
 
