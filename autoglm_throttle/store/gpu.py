@@ -85,10 +85,14 @@ class RemoteGpuProvider:
         self._settings = gpu
         self._clock = clock
         self._logger = RateLimitedLogger("GPU fleet", clock)
-        self._local = _LocalGpus(local, gpu, self._logger, clock)
+        self._local = local
+        self._stale_after_s = gpu.gpu_stale_after_s or default_stale_after_s(gpu.sample_interval_s)
         self._open()
 
     def _open(self) -> None:
+        self._error: Exception | None = None  # Of the newest local read; None: its rows are current
+        self._newest: list[GpuSample] = []  # Rows of the newest local read
+        self._schedule = Schedule(self._settings.sample_interval_s)
         text = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
         self.script: SyncScript = SyncScript(self._connect, text, RIGHTS)
         self.hosts: HostTable = HostTable(self._settings.gpu_stale_after_s)
@@ -106,23 +110,61 @@ class RemoteGpuProvider:
         Raises:
             ProviderUnavailable: it fails, and no other host has a working device.
         """
-        self._exchange(self._local.read())
+        self._exchange(self._read_local())
         now = self._clock()
-        others, error = self.hosts.rows(now), self._local.error
-        if error is not None and all(row.health == "lost" for row in others):
-            raise ProviderUnavailable(f"{error}") from error
-        return [*self._local.rows(now), *others]
+        own, others = self._newest, self.hosts.rows(now)
+        if self._error is not None:
+            if all(row.health == "lost" for row in others):
+                raise ProviderUnavailable(f"{self._error}") from self._error
+            stale = "stale: not read for {:.0f} s"
+            own = [_valid_or_lost(row, now + row.age_s, self._stale_after_s, stale) for row in own]
+        return [*own, *others]
 
     def close(self) -> None:
-        """Close the driver and the connection."""
+        """Close the driver and the connection; the local source is due at once."""
         self.script.close()
-        self._local.close()
+        self._schedule.read_at_once()
+        if self._local is not None:
+            self._local.close()
 
     def reset_after_fork(self) -> None:
         """Become another publisher in a forked process, without the parent's connection and handles."""
         keep_parent_part(self.script)
         self._open()
-        self._local.reset_after_fork()
+        if self._local is not None:
+            self._local.reset_after_fork()
+
+    def _read_local(self) -> list[GpuSample]:
+        """Read the local source if it is due; return the new rows, the only ones to publish."""
+        started = self._clock()
+        if self._local is None or started < self._schedule.due_s:
+            return []
+        # After repeated failures: drop a broken handle before the next read.
+        if self._schedule.reopens:
+            self._local.close()
+        self._schedule.begin(started)
+        try:
+            rows = list(self._local.read())
+        except Exception as error:  # noqa: BLE001 - a driver binding may raise anything
+            self._record_local_error(error)
+            return []
+        # The caller's schedule decides about the next read.
+        self._schedule = Schedule(self._settings.sample_interval_s)
+        self._error, self._newest = None, rows
+        return rows
+
+    def _record_local_error(self, error: Exception) -> None:
+        now = self._clock()
+        self._error = error
+        if isinstance(error, ProviderMisconfigured):
+            self._schedule.end()  # this error cannot heal, but the other hosts remain visible
+            LOGGER.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
+        elif isinstance(error, NoSourceError):
+            self._error = None
+            self._schedule.no_source(now)
+        else:
+            self._schedule.failed(now)
+            self._logger.warn("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
 
     def _exchange(self, own: Sequence[GpuSample]) -> None:
         """Publish the rows and receive those of the other hosts, unless the store is paused."""
@@ -173,74 +215,6 @@ class RemoteGpuProvider:
         self.hosts.record_failure()
         if self._health.record_call(StoreErrorKind.LOST, self._clock()) is not None:
             self._logger.warn("away", f"the other hosts are not known, the store is unavailable ({text})")
-
-
-class _LocalGpus:
-    """Reads this host's own source when it is due, and retains its newest rows."""
-
-    def __init__(
-        self, provider: GpuProvider | None, settings: GpuSettings, logger: RateLimitedLogger, clock: Clock
-    ) -> None:
-        self.error: Exception | None = None  # Error of the newest read; None: the rows are current
-        self._provider = provider
-        self._interval_s = settings.sample_interval_s
-        self._stale_after_s = settings.gpu_stale_after_s or default_stale_after_s(self._interval_s)
-        self._logger = logger
-        self._clock = clock
-        self._newest: list[GpuSample] = []
-        self._schedule = Schedule(self._interval_s)
-
-    def read(self) -> list[GpuSample]:
-        """Read the source if it is due; return the new rows, the only ones to publish."""
-        started = self._clock()
-        if self._provider is None or started < self._schedule.due_s:
-            return []
-        # After repeated failures: drop a broken handle before the next read.
-        if self._schedule.reopens:
-            self._provider.close()
-        self._schedule.begin(started)
-        try:
-            rows = list(self._provider.read())
-        except Exception as error:  # noqa: BLE001 - a driver binding may raise anything
-            self._record_error(error)
-            return []
-        self._schedule = Schedule(self._interval_s)  # the caller's schedule decides about the next read
-        self.error, self._newest = None, rows
-        return rows
-
-    def rows(self, now: float) -> list[GpuSample]:
-        """Return the newest rows; stale ones as lost, if the newest read failed."""
-        if self.error is None:
-            return self._newest
-        stale = "stale: not read for {:.0f} s"
-        return [_valid_or_lost(row, now + row.age_s, self._stale_after_s, stale) for row in self._newest]
-
-    def close(self) -> None:
-        """Close the source; it is due at once."""
-        self._schedule.read_at_once()
-        if self._provider is not None:
-            self._provider.close()
-
-    def reset_after_fork(self) -> None:
-        """Drop the rows and handles of the parent."""
-        self.error = None
-        self._newest = []
-        self._schedule = Schedule(self._interval_s)
-        if self._provider is not None:
-            self._provider.reset_after_fork()
-
-    def _record_error(self, error: Exception) -> None:
-        now = self._clock()
-        self.error = error
-        if isinstance(error, ProviderMisconfigured):
-            self._schedule.end()  # this error cannot heal, but the other hosts remain visible
-            LOGGER.critical("GPU telemetry of this host ends, that of the others goes on: %s", error)
-        elif isinstance(error, NoSourceError):
-            self.error = None
-            self._schedule.no_source(now)
-        else:
-            self._schedule.failed(now)
-            self._logger.warn("local", f"this host's own cannot be read: {type(error).__name__}: {error}")
 
 
 class HostTable:
