@@ -15,7 +15,7 @@ from typing import Any, Final
 from autoglm_throttle.cli.doctor import DoctorResult, Severity, within
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
-from autoglm_throttle.settings.groups.store import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.settings.groups.store import RedisAddress, parse_redis_url
 from autoglm_throttle.settings.problems import shortened
 from autoglm_throttle.store import fleet, protocol
 from autoglm_throttle.store import gpu as gpu_fleet
@@ -75,7 +75,7 @@ def _diagnose(settings: Settings, url: str) -> list[DoctorResult]:
         wire = WindowProtocol(store.redis_prefix, store.service, store.redis_partitions)
         parts = parse_redis_url("" if store.redis_url is None else store.redis_url.get_secret_value())
         with closing(RedisClients(store).sync(REPLY_TIMEOUT_S)) as client:
-            nodes = _nodes(client, wire, parts.topology is Topology.CLUSTER)
+            nodes = _nodes(client, wire, parts.topology == "cluster")
             results.append(_connected(parts, url, len(nodes)))
             for name, (execute, request) in sorted(nodes.items()):
                 found = [*_latency(execute, store.redis_deadline_s), *check_server(execute)]
@@ -113,12 +113,12 @@ def _execute(connection: Any, *tokens: object) -> Any:  # noqa: ANN401 - redis-p
 
 def _connected(parts: RedisAddress, url: str, nodes: int) -> DoctorResult:
     kind = {
-        Topology.SINGLE: "one server",
-        Topology.SENTINEL: f"the primary of {parts.service}, as Sentinel names it",
-        Topology.CLUSTER: f"a cluster, keys of this service on {nodes} of its nodes",
+        "single": "one server",
+        "sentinel": f"the primary of {parts.service}, as Sentinel names it",
+        "cluster": f"a cluster, keys of this service on {nodes} of its nodes",
     }[parts.topology]
     text = f"{url} answers: {kind}, {'TLS' if parts.tls else 'no TLS'}"
-    return _result("connection", "ok", text, value=parts.topology.value)
+    return _result("connection", "ok", text, value=parts.topology)
 
 
 def _latency(execute: Execute, deadline_s: float) -> Iterator[DoctorResult]:

@@ -24,13 +24,8 @@ _PLAIN: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition
 _LEFT: Final = frozenset({"gpu", "name", "verdict", "source", "engine", "model"})  # Columns of texts
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSource:
-    """One source, and its state."""
-
-    name: str
-    state: SourceState
-    error: str  # Reason for missing readings, with the remedy; empty while it works
+# Name and state of a source, and the reason for missing readings with the remedy; empty while it works.
+GpuSource = tuple[str, SourceState, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +48,12 @@ def as_text(reading: GpuReading) -> str:
             parts.append(table([heading, *(list(row.values()) for row in rows)], right=right))
     if not parts:
         parts.append(_empty_text(reading.sources))
-    notes = [*_reasons(reading.view, devices), *map(_error_line, reading.sources)]
-    if any(notes):
-        parts.append("\n".join(one_line(text) for text in notes if text))
+    notes = list(_reasons(reading.view, devices))
+    for name, _, error in reading.sources:
+        if error:
+            notes.append(error if error.startswith(name) else f"{name}: {error}")
+    if notes:
+        parts.append("\n".join(map(one_line, notes)))
     return "\n\n".join(parts)
 
 
@@ -68,21 +66,15 @@ def as_document(reading: GpuReading) -> dict[str, Any]:
             for label, row in devices
         ],
         "engines": [_row_document(label, row, reading) for label, row in engines],
-        "sources": [{"name": one.name, "state": one.state, "error": one.error} for one in reading.sources],
+        "sources": [dict(zip(("name", "state", "error"), one, strict=True)) for one in reading.sources],
     }
 
 
 def _empty_text(sources: Sequence[GpuSource]) -> str:
-    kinds = {one.name.partition(":")[0] for one in sources}
+    kinds = {name.partition(":")[0] for name, _, _ in sources}
     requested = ["no GPU"] if kinds - ENGINES or not kinds else []
     requested += ["no engine"] if kinds & ENGINES else []
     return f"{' and '.join(requested)} was found"
-
-
-def _error_line(source: GpuSource) -> str:
-    """Return the error of a source; empty if it works."""
-    named = not source.error or source.error.startswith(source.name)
-    return source.error if named else f"{source.name}: {source.error}"
 
 
 Labelled = list[tuple[str, GpuSample]]
@@ -188,4 +180,4 @@ def _age(row: GpuSample, reading: GpuReading) -> str:
 
 def _stale(row: GpuSample, reading: GpuReading) -> bool:
     """Whether the row holds the last numbers of a source that has stopped reporting."""
-    return any(one.name == row.source and one.error for one in reading.sources)
+    return any(name == row.source and error for name, _, error in reading.sources)

@@ -102,7 +102,7 @@ def _is_healthy(reading: GpuReading, settings: Settings) -> bool:
     bad = _FAILED_STATES | ({"no_source"} if settings.gpu.gpu_required else frozenset())
     devices = () if reading.view is None else reading.view.devices
     is_lost = any(row.health == "lost" for row in devices)
-    return not (is_lost or any(one.state in bad for one in reading.sources))
+    return not (is_lost or any(state in bad for _, state, _ in reading.sources))
 
 
 def _seconds(text: str) -> float:
@@ -181,7 +181,7 @@ class GpuReader:
             (name not in self._first_s, "starting", "it reports no device"),
         )
         state, error = next(((state, error) for holds, state, error in states if holds), ("reading", ""))
-        return GpuSource(sampler.name, state, error)
+        return (sampler.name, state, error)
 
     def _sampler(self, source: GpuProvider, interval_s: float) -> Sampler:
         name = source.name  # an automatic source changes its name after its choice

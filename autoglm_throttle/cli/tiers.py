@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from autoglm_throttle.cli.output import EXIT_OK, add_sources, load, table, write, write_json
@@ -18,28 +17,19 @@ T = TypeVar("T")
 add_arguments = add_sources
 
 
-@dataclass(frozen=True)
-class TierBand:
-    """A range of the signal, open below and closed above."""
-
-    above_pct: float | None
-    to_pct: float | None
-    factor: float
-
-    def __str__(self) -> str:
-        if self.above_pct is None:
-            return "any" if self.to_pct is None else f"up to {plain(self.to_pct)} %"
-        end = "" if self.to_pct is None else f" to {plain(self.to_pct)}"
-        return f"above {plain(self.above_pct)}{end} %"
-
-
-def bands(settings: Settings) -> Iterator[TierBand]:
-    """Yield the bands of the table in force, from low to high utilization."""
+def bands(settings: Settings) -> Iterator[tuple[float | None, float | None, float]]:
+    """Yield the lower edge (open), the upper edge (closed) and the factor of each band in force."""
     tiers = settings.control.tiers if settings.control.policy in {Policy.ADAPTIVE, Policy.TIERS} else ()
     edges = [edge for edge, _ in tiers]
     factors = [1.0, *(factor for _, factor in tiers)]
-    for above, to, factor in zip([None, *edges], [*edges, None], factors, strict=True):
-        yield TierBand(above, to, factor)
+    yield from zip([None, *edges], [*edges, None], factors, strict=True)
+
+
+def band_text(above_pct: float | None, to_pct: float | None) -> str:
+    """Format the edges of a band."""
+    if above_pct is None:
+        return "any" if to_pct is None else f"up to {plain(to_pct)} %"
+    return f"above {plain(above_pct)}{'' if to_pct is None else f' to {plain(to_pct)}'} %"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,11 +58,13 @@ def _document(settings: Settings) -> dict[str, object]:
         "samples": settings.control.tier_samples,
         "bands": [
             {
-                **asdict(band),
-                "rate_rps": _rates(settings, band.factor),
-                "rate_per_worker_rps": _rates(settings, band.factor, settings.rates.workers),
+                "above_pct": above_pct,
+                "to_pct": to_pct,
+                "factor": factor,
+                "rate_rps": _rates(settings, factor),
+                "rate_per_worker_rps": _rates(settings, factor, settings.rates.workers),
             }
-            for band in bands(settings)
+            for above_pct, to_pct, factor in bands(settings)
         ],
         "user_limits": _by_priority(user_limits_text(own) or None for own in settings.users.by_priority),
     }
@@ -143,7 +135,7 @@ def _samples(settings: Settings) -> str:
 def _table(settings: Settings, title: str, workers: int) -> str:
     signal = "pressure" if uses_pressure(settings) else "GPU utilization"
     rows = [[signal, "factor", *(priority.label for priority in Priority)]]
-    for band in bands(settings):
-        rates = _rates(settings, band.factor, workers).values()
-        rows.append([str(band), plain(band.factor), *map(plain, rates)])
+    for above_pct, to_pct, factor in bands(settings):
+        rates = _rates(settings, factor, workers).values()
+        rows.append([band_text(above_pct, to_pct), plain(factor), *map(plain, rates)])
     return f"{title}\n{table(rows, right=frozenset({1, 2, 3, 4}))}"

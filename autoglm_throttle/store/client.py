@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle._runtime import how_to_install
-from autoglm_throttle.settings.groups.store import RedisAddress, Topology, parse_redis_url
+from autoglm_throttle.settings.groups.store import RedisAddress, parse_redis_url
 from autoglm_throttle.store.protocol import StoreErrorKind
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class RedisClients:
                 raise ValueError("there is no URL")
             self.url = parse_redis_url(settings.redis_url.get_secret_value())
         # Whether the keys of one call must lie in one slot.
-        self.cluster: bool = self.url is not None and self.url.topology is Topology.CLUSTER
+        self.cluster: bool = self.url is not None and self.url.topology == "cluster"
         self.made: int = 0  # Asyncio clients created since construction
         # Weak keys would never let go: a client holds its loop. The async generator in the entry
         # removes it: `asyncio.run` ends the generators of a loop before it closes the loop.
@@ -242,10 +242,10 @@ def _client(
         }
 
     given = options(url.login) | {"max_connections": connections}
-    if url.topology is Topology.CLUSTER:
+    if url.topology == "cluster":
         cluster = library.RedisCluster(startup_nodes=[node(host, port) for host, port in url.hosts], **given)
         return cluster, [cluster]
-    if url.topology is Topology.SENTINEL:
+    if url.topology == "sentinel":
         manager = library.Sentinel(list(url.hosts), sentinel_kwargs=options(url.sentinel_login))
         primary = manager.master_for(url.service, db=url.db, **given)
         return primary, [primary, *manager.sentinels]

@@ -125,13 +125,11 @@ VERDICTS = {
     ("", "GPU-c"): GpuVerdict(GpuCondition.LOST, 90.0, 1.0),
     ("node-7", "GPU-e"): GpuVerdict(GpuCondition.UNKNOWN, 90.0, 0.0),
 }
-SOURCES = (
-    GpuSource("nvml", "reading", ""),
-    GpuSource("dcgm:node-7:9400", "reading", ""),
-    GpuSource("vllm:10.0.0.7:8000", "hanging", "it has not answered for 4 s"),
-    GpuSource(
-        "sglang:10.0.0.8:8000", "failing", "sglang:10.0.0.8:8000 cannot be reached: Connection refused"
-    ),
+SOURCES: tuple[GpuSource, ...] = (
+    ("nvml", "reading", ""),
+    ("dcgm:node-7:9400", "reading", ""),
+    ("vllm:10.0.0.7:8000", "hanging", "it has not answered for 4 s"),
+    ("sglang:10.0.0.8:8000", "failing", "sglang:10.0.0.8:8000 cannot be reached: Connection refused"),
 )
 
 
@@ -147,9 +145,7 @@ def as_json(seen: GpuReading) -> str:
 CASES: dict[str, GpuReading] = {
     "gpus_many": seen(*CARDS, *ENGINES),
     "gpus_engine": seen(ENGINES[0], sources=SOURCES[:1]),
-    "gpus_nothing": GpuReading(
-        101.5, None, (GpuSource("auto", "no_source", "no GPU found (nvml: no driver)"),)
-    ),
+    "gpus_nothing": GpuReading(101.5, None, (("auto", "no_source", "no GPU found (nvml: no driver)"),)),
 }
 
 
@@ -177,13 +173,13 @@ def test_every_quantity_is_in_the_document() -> None:
 
 
 def test_missing_devices_are_named_by_kind() -> None:
-    failing = [GpuSource(name, "failing", "away") for name in ("vllm:h:1", "dcgm:h:2")]
+    failing: list[GpuSource] = [(name, "failing", "away") for name in ("vllm:h:1", "dcgm:h:2")]
     assert as_text(GpuReading(1.0, None, tuple(failing[:1]))).startswith("no engine was found\n")
     assert as_text(GpuReading(1.0, None, tuple(failing))).startswith("no GPU and no engine was found\n")
 
 
 def test_the_last_numbers_of_a_dead_source_are_marked() -> None:
-    sources = (GpuSource("nvml", "failing", "away"), *SOURCES[1:2])
+    sources: tuple[GpuSource, ...] = (("nvml", "failing", "away"), *SOURCES[1:2])
     cards = seen(CARDS[0], CARDS[4], sources=sources)
     dead, alive = as_text(cards).splitlines()[1:3]
     assert re.search(r" 1\.5 stale  nvml$", dead)
@@ -202,7 +198,7 @@ def test_foreign_names_contain_no_control_characters() -> None:
     evil = "\x1b[2J\nall is well"
     lost = row(evil, health="lost", notes=(evil,), host=evil, source=evil)
     engine = row(evil, kind="engine", host=evil, name=evil)
-    out = as_text(seen(lost, engine, sources=(GpuSource("x", "failing", evil),)))
+    out = as_text(seen(lost, engine, sources=(("x", "failing", evil),)))
     assert all(line.isprintable() for line in out.splitlines())
     assert "\nall is well" not in out
 
@@ -348,10 +344,10 @@ def test_a_source_that_recovers_is_read_again(clean_env: None, monkeypatch: pyte
     monkeypatch.setattr("autoglm_throttle.cli.gpus.providers", lambda *_, **__: (late,))
     with GpuReader(Settings(sample_interval_s=0.2)) as watch:
         watch.wait_until_ready()
-        assert watch.snapshot().sources == (GpuSource("late", "failing", "not yet"),)
+        assert watch.snapshot().sources == (("late", "failing", "not yet"),)
         assert late.well.wait(60)
         seen = watch.snapshot()
-    assert seen.sources == (GpuSource("late", "reading", ""),)
+    assert seen.sources == (("late", "reading", ""),)
     assert seen.view is not None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from autoglm_throttle import Demand, Priority, Reason, Settings, TelemetryState, Throttle
 from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
-from autoglm_throttle.cli.tiers import bands
+from autoglm_throttle.cli.tiers import band_text, bands
 from autoglm_throttle.limiting.concurrency_limiter import FIRST_LIMIT_UNSET
 from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.testing import throttle_for_tests
@@ -144,7 +144,7 @@ def test_demo_shows_high_priority_first() -> None:
 def test_the_default_policy_is_the_one_that_is_described() -> None:
     assert Settings().control.policy is Policy.ADAPTIVE
     rows = re.findall(r"^\| (up to \d+ %|above .*?%) \| ([\d.]+)", DECIDES, re.MULTILINE)
-    assert rows == [(str(band), f"{band.factor:g}") for band in bands(Settings())]
+    assert rows == [(band_text(low, high), f"{factor:g}") for low, high, factor in bands(Settings())]
 
 
 def test_the_budget_and_the_reserves_are_those_of_the_page() -> None:

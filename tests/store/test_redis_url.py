@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.settings.groups.store import (
     RedisAddress,
-    Topology,
     parse_redis_url,
 )
 
@@ -18,14 +17,14 @@ from autoglm_throttle.settings.groups.store import (
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("redis://cache", RedisAddress(Topology.SINGLE, tls=False, hosts=(("cache", 6379),))),
-        (" redis://cache:6380/3 ", RedisAddress(Topology.SINGLE, tls=False, hosts=(("cache", 6380),), db=3)),
-        ("redis://[::1]:7000", RedisAddress(Topology.SINGLE, tls=False, hosts=(("::1", 7000),))),
-        ("redis://[::1]", RedisAddress(Topology.SINGLE, tls=False, hosts=(("::1", 6379),))),
+        ("redis://cache", RedisAddress("single", tls=False, hosts=(("cache", 6379),))),
+        (" redis://cache:6380/3 ", RedisAddress("single", tls=False, hosts=(("cache", 6380),), db=3)),
+        ("redis://[::1]:7000", RedisAddress("single", tls=False, hosts=(("::1", 7000),))),
+        ("redis://[::1]", RedisAddress("single", tls=False, hosts=(("::1", 6379),))),
         (
             "rediss://user:p%40ss%2F@cache/0?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=False&ssl_cert_reqs=none",
             RedisAddress(
-                Topology.SINGLE,
+                "single",
                 tls=True,
                 hosts=(("cache", 6379),),
                 login=("user", "p@ss/"),
@@ -39,7 +38,7 @@ from autoglm_throttle.settings.groups.store import (
         (
             "unix://:secret@/run/redis%20one.sock?db=2",
             RedisAddress(
-                Topology.SINGLE,
+                "single",
                 tls=False,
                 hosts=(),
                 path="/run/redis one.sock",
@@ -50,7 +49,7 @@ from autoglm_throttle.settings.groups.store import (
         (
             "redis+sentinel://a,b:26380/my%2Dmaster/4?sentinel_username=s&sentinel_password=t",
             RedisAddress(
-                Topology.SENTINEL,
+                "sentinel",
                 tls=False,
                 hosts=(("a", 26379), ("b", 26380)),
                 service="my-master",
@@ -60,7 +59,7 @@ from autoglm_throttle.settings.groups.store import (
         ),
         (
             "rediss+cluster://u:p@a,b:7001/",
-            RedisAddress(Topology.CLUSTER, tls=True, hosts=(("a", 6379), ("b", 7001)), login=("u", "p")),
+            RedisAddress("cluster", tls=True, hosts=(("a", 6379), ("b", 7001)), login=("u", "p")),
         ),
     ],
 )
@@ -142,7 +141,7 @@ def test_passwords_are_in_no_text(scheme: str, before: str, after: str, rest: st
     username=st.none() | st.text(min_size=1, max_size=9),
 )
 def test_logged_url_can_be_parsed_again(host: str, port: int, db: int, username: str | None) -> None:
-    url = RedisAddress(Topology.SINGLE, tls=False, hosts=((host, port),), db=db, login=(username, None))
+    url = RedisAddress("single", tls=False, hosts=((host, port),), db=db, login=(username, None))
     assert parse_redis_url(str(url)) == url
 
 

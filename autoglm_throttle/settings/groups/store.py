@@ -4,8 +4,7 @@ There is one URL scheme for each topology. No text made here contains a ``passwo
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import parse_qsl, quote, unquote
 
 from pydantic import SecretStr
@@ -17,20 +16,14 @@ from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.types import STALL_S, StoreFailureMode
 
+Topology = Literal["single", "sentinel", "cluster"]
+"""Arrangement of the servers: one, a primary found through sentinels, or a cluster."""
 
-class Topology(StrEnum):
-    """Arrangement of the servers: one, a primary found through sentinels, or a cluster."""
-
-    SINGLE = "single"
-    SENTINEL = "sentinel"
-    CLUSTER = "cluster"
-
-
-_SCHEMES: Final = {
-    "redis": Topology.SINGLE,
-    "unix": Topology.SINGLE,
-    "redis+sentinel": Topology.SENTINEL,
-    "redis+cluster": Topology.CLUSTER,
+_SCHEMES: Final[dict[str, Topology]] = {
+    "redis": "single",
+    "unix": "single",
+    "redis+sentinel": "sentinel",
+    "redis+cluster": "cluster",
 }
 
 # Options allowed after ? of a TLS URL, with the names of redis-py.
@@ -67,8 +60,8 @@ class RedisAddress:
     def __str__(self) -> str:
         """Format the URL for logs: without passwords and options."""
         scheme = "unix" if self.path else ("rediss" if self.tls else "redis")
-        if self.topology is not Topology.SINGLE:
-            scheme = f"{scheme}+{self.topology.value}"
+        if self.topology != "single":
+            scheme = f"{scheme}+{self.topology}"
         username, password = self.login
         login = quote(username or "", safe="") + (":***" if password else "")
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
@@ -94,7 +87,7 @@ def parse_redis_url(text: str) -> RedisAddress:
     url = _split(scheme, rest)
     if url.fragment is not None or "@" in f"{url.path}{url.query}":
         raise ValueError(_ENCODE)
-    allowed = ("db",) * is_socket + TLS_OPTIONS * tls + SENTINEL_OPTIONS * (topology is Topology.SENTINEL)
+    allowed = ("db",) * is_socket + TLS_OPTIONS * tls + SENTINEL_OPTIONS * (topology == "sentinel")
     query = _query(url.query or "", allowed)
     hosts = url.hosts()
     path, service, db = unquote(url.path or ""), "", query.pop("db", "")
@@ -105,7 +98,7 @@ def parse_redis_url(text: str) -> RedisAddress:
     if db and not (db.isascii() and db.isdigit() and len(db) <= 10 and int(db) < DATABASES):
         raise ValueError("its path is no number of a database")
     number = int(db or 0)
-    if number and topology is Topology.CLUSTER:
+    if number and topology == "cluster":
         raise ValueError("a cluster has only database 0")
     places = () if is_socket else _hosts(hosts, topology)
     login = _login(hosts[0]["username"], hosts[0]["password"]) if hosts else (None, None)
@@ -142,8 +135,8 @@ def _login(username: str | None, password: str | None) -> RedisLogin:
 
 
 def _hosts(hosts: list[MultiHostHost], topology: Topology) -> tuple[tuple[str, int], ...]:
-    default = SENTINEL_PORT if topology is Topology.SENTINEL else PORT
-    if len(hosts) > 1 and topology is Topology.SINGLE:
+    default = SENTINEL_PORT if topology == "sentinel" else PORT
+    if len(hosts) > 1 and topology == "single":
         raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
     if not hosts or not all(host["host"] for host in hosts):
         raise ValueError("a host is missing")
@@ -155,8 +148,8 @@ def _hosts(hosts: list[MultiHostHost], topology: Topology) -> tuple[tuple[str, i
 def _service_and_database(path: str, topology: Topology) -> tuple[str, str]:
     """Return the name of the primary and the number of the database."""
     steps = [unquote(step) for step in path.rstrip("/").split("/")[1:]]
-    service = steps.pop(0) if topology is Topology.SENTINEL and steps else ""
-    if topology is Topology.SENTINEL and not service:
+    service = steps.pop(0) if topology == "sentinel" and steps else ""
+    if topology == "sentinel" and not service:
         raise ValueError("the name under which the sentinels know the primary is missing")
     if len(steps) > 1:
         raise ValueError("too many parts in its path")
