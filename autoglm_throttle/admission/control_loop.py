@@ -80,12 +80,9 @@ class ControlLoop:
             self._publish(controller.control_state(now), now)
 
     def observe(self, samples: Sequence[GpuSample], source: str, interval_s: float | None) -> ControlState:
-        """Process one reading of one source, and return the control state in force.
+        """Process one reading of one source, a row for each device; return the control state in force.
 
-        Args:
-            samples: a row for each device, plausible values only.
-            source: its name.
-            interval_s: promised seconds to its next reading; None: not known.
+        The source promises its next reading in ``interval_s``, if it knows.
         """
         parts = self._admission.parts
         host = self.monitor.host(self._clock())
@@ -157,7 +154,7 @@ class ControlLoop:
         self.state()
 
     def pressure(self, now: float) -> dict[str, float]:
-        """Return the terms of the pressure that are known: load over its target."""
+        """Return the known terms of the pressure: load over its target."""
         terms = dict(self.controller.tracker.pressure.terms)
         limiter = self._settlement.limiter
         if limiter.limit < math.inf:

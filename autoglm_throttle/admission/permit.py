@@ -24,15 +24,6 @@ class Permit:
 
     Leaving the block settles it unless the block has done so: ``success``, ``failure`` after an exception,
     ``neutral`` after a cancellation or another rejection, which say nothing about the service.
-
-    Args:
-        settlement: the state that outlives the call which made it.
-        demand: what was asked for.
-        decision: the admission.
-        arrived_s: when admission was requested.
-        admitted_s: when it was admitted.
-        work_class: class of the request.
-        slot: what it holds, `NO_SLOT` to `RESUMED`.
     """
 
     __slots__ = (
@@ -55,11 +46,11 @@ class Permit:
         self._settlement = settlement
         self.demand: Demand = demand
         self.decision: Decision = decision
-        self.arrived_s: float = arrived_s  # When admission was requested
+        self.arrived_s: float = arrived_s  # When admission was requested, in monotonic seconds
         self.admitted_s: float = admitted_s  # When it was admitted; the difference is its queue time
         self.started_s: float = admitted_s  # As ``admitted_s``, later by the time of its pauses
         self.work_class: WorkClass = work_class
-        self.slot: int = slot
+        self.slot: int = slot  # What it holds: `NO_SLOT` to `RESUMED`
         self.settled: bool = False
 
     def record_chunk(self) -> None:
@@ -198,9 +189,8 @@ class QuotaPermit(Permit):
 class ProvisionalDemand(Demand):
     """A demand with a load rejection that its caller may replace by a fallback.
 
-    Such a rejection is not counted when it is decided. The caller must hand the `Rejection` to
-    ``Throttle.record_rejection`` once, with the result. Taking a count back would look like
-    a restart to readers of the metrics.
+    It is not counted when it is decided, but in `AdmissionController.record_rejection`: taking a count back
+    would look like a restart to readers of the metrics.
     """
 
     __slots__ = ()

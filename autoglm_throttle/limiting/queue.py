@@ -132,12 +132,7 @@ class PriorityQueues:
 
     The first queue is entered for credit, which grows like a token bucket with a share of the measured rate.
     In any t seconds at most ``max(BURST, BURST_S * share * rate) + share * rate * t`` requests spend it,
-    so a burst of low requests cannot occupy that queue.
-
-    Args:
-        share: of the service rate that mid and low requests may spend, 0..1.
-        now: monotonic seconds.
-        fair: whether the users of one priority are served in turn.
+    so a burst of low requests cannot occupy that queue. If they are ``fair``, users are served in turn.
     """
 
     __slots__ = ("_credit", "_credit_s", "_share", "all")
@@ -147,7 +142,7 @@ class PriorityQueues:
             TicketQueue(fair=False),
             *(TicketQueue(fair=fair) for _ in Priority),
         )
-        self._share = share
+        self._share = share  # Of the service rate, 0..1
         self._credit = 0.0
         self._credit_s = now
 

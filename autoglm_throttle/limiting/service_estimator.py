@@ -200,7 +200,9 @@ class ServiceEstimator:
         )
         lateness_of_work = self._lateness(aims)
         in_time = lateness_of_work is None or lateness_of_work <= 1.0
-        if in_time and self._is_simple and self._wanted is not None:
+        # All requests cost alike, and this process alone loads the service.
+        simple = self._workers == 1 and len(self._classes) == 1 and not self._classes.client_errors.done
+        if in_time and simple and self._wanted is not None:
             self._wanted = max(self._wanted, wanted)  # the bounds of the step smooth enough
         else:
             if in_time and len(self._classes) > 1:
@@ -257,11 +259,6 @@ class ServiceEstimator:
             one.unloaded_s is not None and one.unloaded_s > classes.slo_of(one) / 2 for one in budgets
         )
         return aims
-
-    @property
-    def _is_simple(self) -> bool:
-        """Whether all requests cost alike, and this process alone loads the service."""
-        return self._workers == 1 and len(self._classes) == 1 and not self._classes.client_errors.done
 
     def _is_work(self, work_class: WorkClass) -> bool:
         """Answers with client errors and negligible ones are no work: in a stall they would hide the rest."""

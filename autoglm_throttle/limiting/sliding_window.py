@@ -25,19 +25,15 @@ class SlidingWindow:
 
     A user is evicted when all its units have left the longest window.
     At ``max_users`` the user with the most units left is evicted first, never one with an exhausted limit.
-    If the scan finds only such users, a new user is charged to its neighbourhood until there is capacity.
-
-    Args:
-        limits: 1 to 4 limits with different windows.
-        max_users: capacity of the table, > 0.
-        neighbourhoods: the window that new users share while this one is full; None: they share one account.
+    If the scan finds only such users, a new user is charged to its neighbourhood until there is capacity, or
+    to one common account in the window of the neighbourhoods.
     """
 
     def __init__(
         self, limits: tuple[UserLimit, ...], max_users: int, neighbourhoods: SlidingWindow | None = None
     ) -> None:
-        self.limits: tuple[UserLimit, ...] = limits
-        self.max_users: int = max_users
+        self.limits: tuple[UserLimit, ...] = limits  # With different windows
+        self.max_users: int = max_users  # Capacity of the table
         self.accounts: dict[str, Account] = {}
         self.names: list[str] = []  # The users, in the order in which they are checked for eviction
         self._hand = 0  # Index of the name to check next, modulo their number
