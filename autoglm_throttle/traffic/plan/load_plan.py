@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise, repeat
@@ -150,10 +151,9 @@ class LoadPlan:
 
     def planned(self) -> dict[tuple[int, Priority], int]:
         """Count requests by (segment, priority); zeros included."""
-        counts = {(segment, priority): 0 for segment in range(len(self.names)) for priority in Priority}
-        for segment, priority in zip(self.segments, self.priorities, strict=True):
-            counts[segment, Priority(priority)] += 1
-        return counts
+        counts = Counter(zip(self.segments, self.priorities, strict=True))
+        keys = [(segment, priority) for segment in range(len(self.names)) for priority in Priority]
+        return {(segment, priority): counts[segment, priority] for segment, priority in keys}
 
 
 def make_plan(shape: LoadShape, arrivals: Arrivals, mix: PriorityMix, seed: int = 0) -> LoadPlan:

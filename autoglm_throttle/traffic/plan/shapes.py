@@ -162,17 +162,9 @@ class LoadShape:
         return cls(reader(*parts))
 
 
-def _fixed(rate: str, time: str) -> list[LoadLevel]:
-    return [LoadLevel(parse_number(rate), parse_duration(time))]
-
-
-def _listed(rates: str, time: str) -> list[LoadLevel]:
-    return [LoadLevel(parse_number(rate), parse_duration(time)) for rate in rates.split(",")]
-
-
-def _stepped(from_: str, to: str, count: str, time: str) -> list[LoadLevel]:
-    rates = _steps(parse_number(from_), parse_number(to), count)
-    return [LoadLevel(rate_rps, parse_duration(time)) for rate_rps in rates]
+def _level(rate: str, time: str, name: str = "", end: str | None = None) -> LoadLevel:
+    end_rps = None if end is None else parse_number(end)
+    return LoadLevel(parse_number(rate), parse_duration(time), name, end_rps)
 
 
 def _steps(first: float, last: float, count: str) -> list[float]:
@@ -181,21 +173,19 @@ def _steps(first: float, last: float, count: str) -> list[float]:
     return [first + rise * step for step in range(steps)]
 
 
-def _spike(low: str, high: str, base_time: str, peak_time: str) -> list[LoadLevel]:
-    base = LoadLevel(parse_number(low), parse_duration(base_time), "base")
-    return [base, LoadLevel(parse_number(high), parse_duration(peak_time), "peak"), base]
-
-
-def _ramp(from_: str, to: str, time: str) -> list[LoadLevel]:
-    return [LoadLevel(parse_number(from_), parse_duration(time), end_rps=parse_number(to))]
-
-
-_READERS: dict[tuple[str, int], Callable[..., list[LoadLevel]]] = {
-    ("fixed", 2): _fixed,
-    ("step", 2): _listed,
-    ("step", 4): _stepped,
-    ("spike", 4): _spike,
-    ("ramp", 3): _ramp,
+_READERS: dict[tuple[str, int], Callable[..., list[LoadLevel]]] = {  # By kind and number of parts
+    ("fixed", 2): lambda rate, time: [_level(rate, time)],
+    ("step", 2): lambda rates, time: [_level(rate, time) for rate in rates.split(",")],
+    ("step", 4): lambda first, last, count, time: [
+        LoadLevel(rate_rps, parse_duration(time))
+        for rate_rps in _steps(parse_number(first), parse_number(last), count)
+    ],
+    ("spike", 4): lambda base, peak, base_time, peak_time: [
+        _level(base, base_time, "base"),
+        _level(peak, peak_time, "peak"),
+        _level(base, base_time, "base"),
+    ],
+    ("ramp", 3): lambda first, last, time: [_level(first, time, end=last)],
 }
 
 
