@@ -97,8 +97,8 @@ class _DeviceLosses:
         self.admitted_share: CapacityTracker = CapacityTracker(staleness, now)
         self.release_s: float = -math.inf  # Time before which the table may not release
         self._usable = 1.0
-        self._lost_until_s = -math.inf
-        self._known_until_s = -math.inf
+        self.lost_until_s: float = -math.inf  # Time until which the loss of all devices is believed
+        self.known_until_s: float = -math.inf
 
     def observe(self, view: GpuView, staleness: Staleness, now: float) -> None:
         """Process a view; a loss holds the release: a mean without the lost device looks too good."""
@@ -108,13 +108,8 @@ class _DeviceLosses:
         self._usable = usable
         self.capacity.observe(view.capacity, view.taken_at_s, staleness, now)
         self.admitted_share.observe(1.0 if view.capacity else 0.0, view.taken_at_s, staleness, now)
-        self._lost_until_s = -math.inf if view.capacity else now + staleness.stale_s
-        self._known_until_s = view.taken_at_s + staleness.stale_s
-
-    def are_down(self, is_stalled: bool, now: float) -> bool:
-        """Whether all devices are lost, or stalled as given, by telemetry that is not too old."""
-        # A lost device reports nothing: its loss is as young as the reading, a stall as its measurement.
-        return (is_stalled and now <= self._known_until_s) or now <= self._lost_until_s
+        self.lost_until_s = -math.inf if view.capacity else now + staleness.stale_s
+        self.known_until_s = view.taken_at_s + staleness.stale_s
 
 
 class SignalTracker:
@@ -186,7 +181,10 @@ class SignalTracker:
 
     def is_ready(self, now: float) -> bool:
         """Whether at least one device is not stalled; without devices, or by too old telemetry, True."""
-        return not (self.expects_source and self._devices.are_down(self.effect.stalled, now))
+        losses = self._devices
+        # A lost device reports nothing: its loss is as young as the reading, a stall as its measurement.
+        is_stalled = self.effect.stalled and now <= losses.known_until_s
+        return not (self.expects_source and (is_stalled or now <= losses.lost_until_s))
 
     def may_release(self, now: float) -> bool:
         """Whether a better signal may be believed: not directly after an outage or a loss."""

@@ -103,11 +103,6 @@ class FieldReport:
         """Whether the device is lost."""
         return self.row.health == "lost"
 
-    @property
-    def is_unconfirmed(self) -> bool:
-        """Whether only a scrape no longer lists it: an exporter drops a working device now and then."""
-        return self.vanished_s is not None and self.row.source.startswith(SCRAPED)
-
 
 class SampleBuilder:
     """Builds the newest rows of one source; a vanished scraped device counts as lost for ``forget_s``."""
@@ -205,8 +200,13 @@ def merge(reports: Sequence[FieldReport], now: float) -> FieldReport:
     if len(reports) == 1:
         return reports[0]
     live = [one for one in reports if one.vanished_s is None]
-    # A loss that only a scrape reports is ignored while another source still lists the device.
-    lost_reports = [one for one in reports if one.is_lost and not (live and one.is_unconfirmed)]
+    # A device that vanished from a scrape is not lost while another source still lists it: an exporter drops
+    # a working one now and then.
+    lost_reports = [
+        one
+        for one in reports
+        if one.is_lost and not (live and one.vanished_s is not None and one.row.source.startswith(SCRAPED))
+    ]
     if lost_reports:
         lead = max(lost_reports, key=lambda one: one.measured_s)
         row = changed(lost(reports[0].row, ""), {"notes": lead.row.notes})

@@ -60,9 +60,6 @@ class RecordedProvider:
         self._hang_until_s = -math.inf
         self._previous: dict[tuple[str, str], GpuSample] = {}
 
-    def __repr__(self) -> str:
-        return f"RecordedProvider({self._path})"
-
     def read(self) -> Sequence[GpuSample]:
         """Return the rows of this moment; unavailable: the file says so, has not begun or is unreadable."""
         mark, lines = self._current_rows()

@@ -178,7 +178,3 @@ def test_a_file_that_is_not_there_is_unavailable_until_it_is(tmp_path: Path) -> 
         provider.read()
     path.write_text("utilization_pct\n7\n")
     assert percents(provider) == [7.0]
-
-
-def test_repr_names_the_file() -> None:
-    assert repr(RecordedProvider("x.csv")) == "RecordedProvider(x.csv)"

@@ -40,17 +40,13 @@ class NvmlCalls:
         self.error: NvmlError = None  # The last error in this reading that was neither lasting nor fatal
         self.transient: list[str] = []  # Notes on this reading
         self._uuid = uuid
-        self._unsupported: dict[str, str] = {}
+        self.unsupported: dict[str, str] = {}  # Calls known never to work, and why
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Fields that the device lacks, then notes on this reading."""
-        lasting = (reason for name, reason in self._unsupported.items() if name not in CALLS_WITH_FALLBACK)
+        lasting = (reason for name, reason in self.unsupported.items() if name not in CALLS_WITH_FALLBACK)
         return (*lasting, *self.transient)
-
-    def is_unsupported(self, name: str) -> bool:
-        """Return whether a call is known never to work."""
-        return name in self._unsupported
 
     def call(self, name: str, *arguments: CallResult) -> CallResult:
         """Make one call of the binding; None if it fails."""
@@ -58,7 +54,7 @@ class NvmlCalls:
 
     def run(self, name: str, call: Callable[[], CallResult]) -> CallResult:
         """Run code that uses the binding, under a name of its own; None if it fails."""
-        if name in self._unsupported:
+        if name in self.unsupported:
             return None
         try:
             return call()
@@ -82,5 +78,5 @@ class NvmlCalls:
 
     def mark_unsupported(self, name: str, reason: str) -> None:
         """Mark a call as unsupported, and log it once."""
-        self._unsupported[name] = f"{name}: {reason}"
+        self.unsupported[name] = f"{name}: {reason}"
         _log.info("GPU telemetry: %s does not report %s: %s", self._uuid, name, reason)

@@ -111,7 +111,7 @@ class NvmlDevice:
             lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._info.handle, version=self._nvml.nvmlMemory_v2),
         )
         # Only if unsupported: after a transient error the older call would mix two definitions of "used".
-        if memory is None and self.calls.is_unsupported("nvmlDeviceGetMemoryInfo_v2"):
+        if memory is None and "nvmlDeviceGetMemoryInfo_v2" in self.calls.unsupported:
             memory = self.calls.call("nvmlDeviceGetMemoryInfo", self._info.handle)
         if memory is None:
             return {}
@@ -149,7 +149,7 @@ class NvmlDevice:
         sensor = self._nvml.NVML_TEMPERATURE_GPU
         # By the versioned call: the other is removed in CUDA 14.
         degrees: float | None = self.calls.call("nvmlDeviceGetTemperatureV", self._info.parent, sensor)
-        if degrees is None and self.calls.is_unsupported("nvmlDeviceGetTemperatureV"):
+        if degrees is None and "nvmlDeviceGetTemperatureV" in self.calls.unsupported:
             degrees = self.calls.call("nvmlDeviceGetTemperature", self._info.parent, sensor)
         margin = self.calls.call("nvmlDeviceGetMarginTemperature", self._info.parent)
         return {"temperature_c": degrees, "temperature_margin_c": margin}

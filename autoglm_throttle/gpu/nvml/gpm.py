@@ -59,7 +59,7 @@ class GpmReader:
 
         Sooner than `GAP_S` after the last sample, its result is returned again.
         """
-        if self._calls.is_unsupported(SUPPORT_CALL) or (not self._samples and not self._open()):
+        if SUPPORT_CALL in self._calls.unsupported or (not self._samples and not self._open()):
             return {}
         if self._taken_at_s is not None and now - self._taken_at_s < GAP_S:
             return self._last

@@ -10,18 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from autoglm_throttle.gpu.nvml.calls import (
-    LOST_CODES,
-    NO_PERMISSION,
-    NOT_FOUND,
-    UNINITIALIZED,
-    UNSUPPORTED_CODES,
-    Binding,
-    Call,
-    CallResult,
-    Handle,
-    NvmlError,
-)
+from autoglm_throttle.gpu.nvml import calls
+from autoglm_throttle.gpu.nvml.calls import Binding, Call, CallResult, Handle, NvmlError
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +98,9 @@ def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo
         try:
             one = known[index] = _device_info(nvml, index)
         except nvml.NVMLError as error:
-            if error.value == UNINITIALIZED:
+            if error.value == calls.UNINITIALIZED:
                 raise
-            if error.value == NO_PERMISSION:
+            if error.value == calls.NO_PERMISSION:
                 denied = error
                 continue
             before = known.get(index, DeviceInfo(index, f"index-{index}"))
@@ -118,7 +108,9 @@ def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo
             instances = before.instances and tuple(replace(part, **lost) for part in before.instances)
             one = replace(before, instances=instances, **lost)
         devices.append(one)
-    errors = [one.error for one in devices if one.error is not None and one.error.value not in LOST_CODES]
+    errors = [
+        one.error for one in devices if one.error is not None and one.error.value not in calls.LOST_CODES
+    ]
     if denied is not None and not devices:
         raise denied
     if errors and len(errors) == len(devices):
@@ -131,7 +123,7 @@ def driver_version(nvml: Binding) -> str:
     try:
         return _text(nvml.nvmlSystemGetDriverVersion())
     except nvml.NVMLError as error:
-        if error.value == UNINITIALIZED:
+        if error.value == calls.UNINITIALIZED:
             raise
         return ""
 
@@ -183,7 +175,7 @@ def _optional(nvml: Binding, call: Call, handle: Handle, *arguments: int) -> Cal
     try:
         return call(handle, *arguments)
     except nvml.NVMLError as error:
-        if error.value in UNSUPPORTED_CODES or error.value == NOT_FOUND:
+        if error.value in calls.UNSUPPORTED_CODES or error.value == calls.NOT_FOUND:
             return None
         raise
 

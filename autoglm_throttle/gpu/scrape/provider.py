@@ -49,9 +49,6 @@ class ScrapeProvider:
         self._ended_s = 0.0  # When the newest page was complete
         self._refresh_detector = RefreshDetector()
 
-    def __repr__(self) -> str:
-        return f"ScrapeProvider({self.name})"
-
     def read(self) -> Sequence[GpuSample]:
         """Read all devices of the address; misconfigured: the server rejects ``GPU_SELECTOR``."""
         deadline = Deadline(TIMEOUT_S, self._clock)
