@@ -33,28 +33,25 @@ DEFAULT_TOKENS = 128  # About the median answer of the public Azure chat trace o
 STREAM_EVERY_S = 0.05  # Interval of events; tokens generated meanwhile are sent together
 BODY_BYTES = 1 << 20  # A longer request body is rejected with 413
 
-# HTTP status of failed work, by ``Done.failed``; no client sees 499.
-STATUS = {"memory": 500, "lost": 500, "too_large": 400, "cancelled": 499}
+STATUS = {"memory": 500, "lost": 500, "too_large": 400}  # HTTP status of failed work, by ``Done.failed``
 
 # Built once: the simulated service should cost little beside the code under test.
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def service(sim: SimulatedGpu, *, cancel_on_disconnect: bool = False) -> ASGIApp:
+def service(sim: SimulatedGpu) -> ASGIApp:
     """Build an ASGI application that serves from a simulated device.
 
-    Args:
-        sim: the device; its clock must be the event loop's own or one that runs as fast.
-        cancel_on_disconnect: cancel the work of a disconnected client; on most servers it continues.
+    The device's clock must be the event loop's own or one that runs as fast. Work of a disconnected client
+    continues, as on most servers.
     """
-    return _SimulatedService(sim, cancels=cancel_on_disconnect)
+    return _SimulatedService(sim)
 
 
 class _SimulatedService:
-    def __init__(self, sim: SimulatedGpu, *, cancels: bool) -> None:
+    def __init__(self, sim: SimulatedGpu) -> None:
         self._sim = sim
-        self._cancels = cancels
         self._batch_queue = BatchQueue(sim)
         self._routes: dict[str, tuple[str, Callable[[SimulatedResponse], Awaitable[None]]]] = {
             "/v1/predict": ("POST", self._predict),
@@ -92,30 +89,16 @@ class _SimulatedService:
         context = integer_field(body, "context_tokens", 0, 0)
         tokens = integer_field(body, "tokens", 1, 1)
         began_s = self._sim.clock()
-        done = await self._submit(exchange, context, tokens)[1]
+        done = await self._batch_queue.submit(context, tokens)[1]
         _raise_failure(done)
         await exchange.answer(200, {"tokens": tokens, "took_s": round(done.done_s - began_s, 6)})
-
-    def _submit(
-        self, exchange: SimulatedResponse, context_tokens: int, tokens: int
-    ) -> tuple[int, asyncio.Future[Done]]:
-        number, future = self._batch_queue.submit(context_tokens, tokens)
-        if self._cancels:
-            # The future holds the watching task through its callback, and ends it.
-            watching = asyncio.ensure_future(self._cancel_on_disconnect(exchange, number))
-            future.add_done_callback(lambda _: watching.cancel())
-        return number, future
-
-    async def _cancel_on_disconnect(self, exchange: SimulatedResponse, number: int) -> None:
-        await exchange.wait_disconnected()
-        self._batch_queue.cancel(number)
 
     async def _chat(self, exchange: SimulatedResponse) -> None:
         body = await exchange.body()
         context = _context_tokens(body)
         tokens = integer_field(body, "max_tokens", DEFAULT_TOKENS, 1)
         usage = {"prompt_tokens": context, "completion_tokens": tokens, "total_tokens": context + tokens}
-        number, future = self._submit(exchange, context, tokens)
+        number, future = self._batch_queue.submit(context, tokens)
         if body.get("stream") is True:
             await self._stream(exchange, number, future, usage)
             return
@@ -181,8 +164,7 @@ async def _run_lifespan(receive: Receive, send: Send) -> None:
 class BatchQueue:
     """Completes the futures of finished requests with one timer, set to the device's next event.
 
-    Work of a disconnected client continues, unless it is cancelled. Event loops may follow each other, as
-    under a test client, but only one at a time may use a queue.
+    Event loops may follow each other, as under a test client, but only one at a time may use a queue.
     """
 
     def __init__(self, sim: SimulatedGpu) -> None:
@@ -203,11 +185,6 @@ class BatchQueue:
         self.sim.submit(Item(number, context_tokens, tokens), self.sim.clock())
         self._set_timer()
         return number, future
-
-    def cancel(self, number: int) -> None:
-        """Cancel a request, as far as the device still can."""
-        self.sim.cancel(number, self.sim.clock())
-        self.start_next()
 
     def start_next(self) -> None:
         """Complete the futures of finished requests, and set the timer."""
@@ -258,11 +235,6 @@ class SimulatedResponse:
         if not isinstance(read, dict):
             raise HTTPException(400, "the body is not a JSON object")
         return read
-
-    async def wait_disconnected(self) -> None:
-        """Wait until the client has disconnected; call it after the body was read."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
 
     async def answer(self, status: int, content: Mapping[str, object]) -> None:
         """Send a complete JSON answer."""

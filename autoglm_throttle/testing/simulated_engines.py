@@ -104,7 +104,6 @@ class WorkEngine:
         self._start_s = self._step_s = 0.0
         self._steps = 0
         self._is_fixed = False  # Whether the end of the stretch can no longer come earlier
-        self._begun_fill = 0.0  # The fill at its start
         # Start, end and fill of the stretches that ended in the last second.
         self._stretches: deque[tuple[float, float, float]] = deque()
 
@@ -139,7 +138,6 @@ class WorkEngine:
         self._steps = 1 if joined else self.running[0].last_step - self._steps_done
         self._is_fixed = joined
         self.ends_s = now + self._steps * self._step_s
-        self._begun_fill = self.fill
         return True
 
     def finish(self) -> list[Item]:
@@ -168,25 +166,10 @@ class WorkEngine:
         self._steps = min(self._steps, math.ceil((now - self._start_s) / self._step_s))
         self.ends_s = self._start_s + self._steps * self._step_s
 
-    def drop(self, item_id: int, now: float) -> bool:
-        """Remove an item; a running sequence frees its capacity after its step, a batch is not shortened."""
-        sequence = self._sequence(item_id)
-        if sequence is None:
-            queued = next((item for item in self.queue if item.id == item_id), None)
-            if queued is not None:
-                self.queue.remove(queued)
-            return queued is not None
-        self.truncate(now)
-        self.running.remove(sequence)
-        # list.remove breaks the heap order.
-        heapq.heapify(self.running)
-        self.kv_used -= self._kv(sequence.item)
-        return True
-
     def generated(self, item_id: int, now: float) -> int:
         """Return the tokens of a running sequence so far; 0 if it is queued or unknown."""
-        sequence = self._sequence(item_id)
-        if sequence is None:
+        sequence = next((sequence for sequence in self.running if sequence.item.id == item_id), None)
+        if sequence is None or self._llm is None:
             return 0
         ended = min(self._steps, int((now - self._start_s) / self._step_s))
         return max(0, self._steps_done + ended - sequence.first_step)
@@ -205,7 +188,7 @@ class WorkEngine:
 
         NVML defines utilization as the share of time in which any kernel ran. It saturates below capacity.
         """
-        running = [] if self.ends_s is None else [(self._start_s, now, self._begun_fill)]
+        running = [] if self.ends_s is None else [(self._start_s, now, self.fill)]
         busy = weighted = 0.0
         for begin_s, end_s, fill in [*self._stretches, *running]:
             length = max(0.0, min(end_s, now) - max(begin_s, now - WINDOW_S))
@@ -216,15 +199,9 @@ class WorkEngine:
     def _end_stretch(self, end_s: float | None) -> None:
         self._steps, self.ends_s = 0, None
         if end_s is not None:
-            self._stretches.append((self._start_s, end_s, self._begun_fill))
+            self._stretches.append((self._start_s, end_s, self.fill))
             while self._stretches[0][1] < end_s - WINDOW_S:
                 self._stretches.popleft()
-
-    def _sequence(self, item_id: int) -> _Sequence | None:
-        """Return a running sequence; None for another item, and for every request of a batch."""
-        if self._llm is None:
-            return None
-        return next((sequence for sequence in self.running if sequence.item.id == item_id), None)
 
     def _kv(self, item: Item) -> int:
         return 0 if self._llm is None else item.context_tokens + item.tokens

@@ -45,7 +45,7 @@ class Done(NamedTuple):
 
     id: int
     done_s: float
-    failed: str = ""  # reason of the failure: memory, lost, too_large or cancelled; empty for success
+    failed: str = ""  # reason of the failure: memory, lost or too_large; empty for success
 
 
 class SimulatedGpu:
@@ -86,13 +86,6 @@ class SimulatedGpu:
                 self._engine.add(item, now)
                 self._overflow(now)
                 self._start(now)
-
-    def cancel(self, item_id: int, now: float) -> None:
-        """Cancel a request: it fails as ``cancelled``, unless its batch runs already or it is unknown."""
-        with self._lock:
-            now = self._run_until(now)
-            if self._engine.drop(item_id, now):
-                self._fail([Item(item_id)], now, "cancelled")
 
     def next_event(self) -> float | None:
         """Return the earliest time at which ``advance`` can return results; None if no work is pending."""

@@ -77,71 +77,15 @@ def test_outcomes_do_not_depend_on_the_polling_interval(
     assert [done.done_s for done in rarely] == sorted(done.done_s for done in rarely)
 
 
-def given_up(
-    spec: SimulatedGpuSpec, work: list[tuple[float, int, int]], dropped: set[int], step_s: float
-) -> list[Done]:
-    """Everything that ended when some of the requests are given up half a second after they came."""
-    sim, at_s = SimulatedGpu(spec, clock=lambda: 0.0), 0.0
-    events: list[tuple[float, int, Callable[[float], None]]] = []
-    for number, (gap_s, context, tokens) in enumerate(work):
-        at_s += gap_s
-        events.append((at_s, number, partial(sim.submit, Item(number, context, tokens))))
-        if number in dropped:
-            events.append((at_s + 0.5, number, partial(sim.cancel, number)))
-    events += [(look * step_s, 10_000, lambda _now: None) for look in range(int(40.0 / step_s))]
-    told: list[Done] = []
-    for now, _, act in sorted(events, key=lambda event: event[:2]):
-        act(now)
-        told += sim.advance(now)
-        state = sim.state(now)
-        assert state["submitted"] == state["done"] + state["failed"] + state["resident"]
-    return told + sim.advance(1e6)
-
-
-@given(specs, works, st.sets(st.integers(0, 59)))
-def test_cancelled_requests_end_once_and_free_everything(
-    name: str, work: list[tuple[float, int, int]], dropped: set[int]
-) -> None:
-    rarely, often = (given_up(SPECS[name], work, dropped, step_s) for step_s in (7.0, 0.31))
-    assert often == rarely
-    assert sorted(done.id for done in rarely) == list(range(len(work)))
-    assert {done.id for done in rarely if done.failed == "cancelled"} <= dropped
-
-
-@given(st.lists(st.integers(1, 100), min_size=2, max_size=60), st.data())
-def test_running_sequences_end_in_order_of_tokens(tokens: list[int], data: st.DataObject) -> None:
-    dropped = data.draw(st.lists(st.sampled_from(range(len(tokens))), unique=True))
+@given(st.lists(st.integers(1, 100), min_size=2, max_size=60))
+def test_running_sequences_end_in_order_of_tokens(tokens: list[int]) -> None:
     sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec()))
     for number, wanted in enumerate(tokens):
         sim.submit(Item(number, 0, wanted), 0.0)
-    sim.advance(0.5)
-    for number in dropped:
-        sim.cancel(number, 0.5)
     # The first step starts before the other items are submitted.
-    stayed = [tokens[done.id] + (done.id > 0) for done in sim.advance(60.0) if not done.failed]
-    assert stayed == sorted(stayed)
-
-
-def test_cancelled_sequence_frees_memory_after_the_step() -> None:
-    sim = SimulatedGpu(SimulatedGpuSpec(work=LlmSpec(kv_tokens=200)))
-    sim.submit(Item(1, 0, 150), 0.0)
-    sim.submit(Item(2, 0, 100), 0.0)
-    sim.cancel(1, 0.1)
-    assert sim.advance(0.1) == [Done(1, 0.1, "cancelled")]
-    assert sim.state(0.1)["kv_used"] == 0
-    assert sim.state(0.12)["kv_used"] == 100
-    sim.cancel(1, 0.2)
-    sim.cancel(3, 0.2)
-    assert [done.id for done in sim.advance(60.0)] == [2]
-
-
-def test_a_batch_that_runs_is_not_cut() -> None:
-    sim = SimulatedGpu(SimulatedGpuSpec(work=BatchSpec(max_batch=1, base_s=0.5, capacity_rps=1.0)))
-    sim.submit(Item(1), 0.0)
-    sim.submit(Item(2), 0.0)
-    sim.cancel(1, 0.1)
-    sim.cancel(2, 0.1)
-    assert sim.advance(60.0) == [Done(2, 0.1, "cancelled"), Done(1, 1.0)]
+    ended = [tokens[done.id] + (done.id > 0) for done in sim.advance(60.0)]
+    assert len(ended) == len(tokens)
+    assert ended == sorted(ended)
 
 
 @given(st.lists(gaps, min_size=5, max_size=80), st.integers(1, 8))
