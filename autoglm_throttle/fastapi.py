@@ -72,6 +72,11 @@ class ThrottleProblem(BaseModel):
     )
 
 
+_NO_CHARGE: Final = (
+    "limit() charges nothing: no ThrottleMiddleware handled the request; "
+    "add the middleware, or give limit() a throttle"
+)
+
 _DESCRIPTIONS: Final = {
     413: "The request costs more than the limit can ever admit.",
     429: "The caller has exceeded its own limit.",
@@ -113,7 +118,7 @@ def limit(
     """
     policy = RoutePolicy("/", priority=priority, cost=cost)
     find = _find_charge if throttle is None else partial(_find_own_charge, throttle, _classifier(throttle))
-    warn_once = cache(_warn_of_no_charge)
+    warn_once = cache(partial(LOGGER.warning, _NO_CHARGE))
 
     async def charge(connection: HTTPConnection) -> AsyncIterator[Permit | None]:
         charged = find(connection.scope)
@@ -220,13 +225,6 @@ def _find_own_charge(
         return None if admitted is None else (throttle, admitted.demand)
     is_exempt = path_of(scope) in throttle.settings.callers.exempt_paths
     return None if is_exempt else (throttle, classifier.demand(scope))
-
-
-def _warn_of_no_charge() -> None:
-    LOGGER.warning(
-        "limit() charges nothing: no ThrottleMiddleware handled the request; "
-        "add the middleware, or give limit() a throttle"
-    )
 
 
 def _additional_demand(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:

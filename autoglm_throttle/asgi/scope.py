@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -40,17 +41,15 @@ def permit_of(scope: Mapping[str, Any]) -> Permit | None:
 SCOPE_KEY = "autoglm_throttle.attribution"
 
 
+@dataclass(slots=True)
 class FailureAttribution:
     """Attribution of one request's response, written by inner middleware.
 
     One object serves all breakers around one request, since scopes are copied on their way in.
     """
 
-    __slots__ = ("by_throttle", "cause")
-
-    def __init__(self) -> None:
-        self.by_throttle = False  # Whether the throttle produced the response; no breaker may count it then
-        self.cause = ""  # Reason of the throttle's response; empty: a fallback must not replace it
+    by_throttle: bool = False  # whether the throttle produced the response; no breaker may count it then
+    cause: str = ""  # reason of the throttle's response; empty: a fallback must not replace it
 
 
 def attribution_of(scope: Scope) -> FailureAttribution:
