@@ -125,7 +125,6 @@ class GpuReader:
         self._lock = threading.Lock()
         self._view: GpuView | None = None
         self._first_s: dict[str, float] = {}
-        self._failing: dict[str, str] = {}
         self._started_s = time.monotonic()
         interval_s = min(INTERVAL_S, settings.gpu.sample_interval_s)
         self._samplers = {source.name: self._sampler(source, interval_s) for source in sources}
@@ -160,7 +159,9 @@ class GpuReader:
 
     def _is_ready(self, name: str, sampler: Sampler, now: float) -> bool:
         status = sampler.status
-        if name in self._failing or status.misconfigured or status.no_source or sampler.has_crashed:
+        # The thread counts a failure before it keeps the text.
+        is_failing = sampler.schedule.consecutive_failures > 0 and status.last_error is not None
+        if is_failing or status.misconfigured or status.no_source or sampler.has_crashed:
             return True
         first_s, last_s = self._first_s.get(name), status.last_read_s
         if first_s is None or last_s is None:  # it hangs, or it responds without devices
@@ -168,16 +169,14 @@ class GpuReader:
         return last_s - first_s >= MIN_SPAN_S
 
     def _source(self, name: str, sampler: Sampler, now: float) -> GpuSource:
-        status = sampler.status
-        since_s = status.reading_since_s
-        hung_s = 0.0 if since_s is None else now - since_s
-        failing = self._failing.get(name, "")
+        status, last_error = sampler.status, sampler.status.last_error or ""
+        hung_s = 0.0 if status.reading_since_s is None else now - status.reading_since_s
         states: tuple[tuple[bool, SourceState, str], ...] = (
             (status.misconfigured is not None, "misconfigured", status.misconfigured or ""),
-            (sampler.has_crashed, "crashed", status.last_error or ""),
+            (sampler.has_crashed, "crashed", last_error),
             (status.no_source is not None, "no_source", status.no_source or ""),
             (hung_s >= HANG_AFTER_S, "hanging", f"it has not answered for {hung_s:.0f} s"),
-            (bool(failing), "failing", failing),
+            (sampler.schedule.consecutive_failures > 0, "failing", last_error),
             (name not in self._first_s, "starting", "it reports no device"),
         )
         state, error = next(((state, error) for holds, state, error in states if holds), ("reading", ""))
@@ -189,14 +188,9 @@ class GpuReader:
         def on_rows(rows: Sequence[GpuSample]) -> None:
             now = time.monotonic()
             with self._lock:
-                self._failing.pop(name, None)
                 self._first_s.setdefault(name, now)
                 every_s = self._samplers[name].interval_s
                 view = self._aggregator.update(rows, now, source=name, interval_s=every_s)
                 self._view = self._verdict_tracker.update(view, ServiceStats(), now)
 
-        def failed(error: Exception) -> None:
-            with self._lock:
-                self._failing[name] = str(error)
-
-        return Sampler(source, on_rows, failed, interval_s=interval_s)
+        return Sampler(source, on_rows, interval_s=interval_s)
