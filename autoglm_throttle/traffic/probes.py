@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, cast
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series, parse
-from autoglm_throttle.gpu.scrape.http import Deadline, WrongStatusError, fetch
+from autoglm_throttle.gpu.scrape.http import Deadline, fetch
 from autoglm_throttle.settings.groups.gpu import ScrapeUrl, parse_items
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.types import ProviderUnavailable
@@ -25,7 +25,6 @@ CHILD_SEARCH_SAMPLES: Final = 10
 # A service under load may answer late; an answer after two seconds belongs to another second.
 TIMEOUT_S: Final = 2.0
 
-REDIRECTS: Final = frozenset((301, 302, 307, 308))
 PREFIX: Final = "autoglm_throttle_"
 
 
@@ -200,12 +199,13 @@ class MetricsProbe:
             raise TrafficError(str(error).partition(": ")[2]) from None
         self._url = cast("ScrapeUrl", parsed)  # scraped kinds always have one
         self.name: str = f"metrics of {self._url.place}"
-        self._path = self._url.path or "/metrics"
+        self._path = (self._url.path or "/metrics") + (f"?{self._url.query}" if self._url.query else "")
 
     def sample(self, now: float) -> dict[str, float]:  # noqa: ARG002 - the page is of the time of its answer
         """Read the numbers of the page; raise ProviderUnavailable if it cannot be read."""
         # There may be thousands of other lines, and parsing blocks the generator.
-        lines = self._page().decode("utf-8", "replace").split("\n")[:-1]
+        page, _ = fetch(self._url, self._path, Deadline(TIMEOUT_S, monotonic))
+        lines = page.decode("utf-8", "replace").split("\n")[:-1]
         try:
             series = parse("".join(f"{line}\n" for line in lines if line.startswith(WANTED)))
         except MalformedExpositionError as error:
@@ -221,19 +221,6 @@ class MetricsProbe:
             self.sample(0.0)
         except ProviderUnavailable as error:
             raise TrafficError(f"--metrics: {self.name} {error}") from None
-
-    def _page(self) -> bytes:
-        """Fetch the page; remember a trailing slash that a mounted application requires by a redirect."""
-        deadline = Deadline(TIMEOUT_S, monotonic)
-        query = f"?{self._url.query}" if self._url.query else ""
-        try:
-            return fetch(self._url, self._path + query, deadline)[0]
-        except WrongStatusError as answer:
-            if answer.status not in REDIRECTS or self._path.endswith("/"):
-                raise
-        page, _ = fetch(self._url, f"{self._path}/{query}", deadline)
-        self._path += "/"
-        return page
 
 
 def numbers(series: Iterable[Series]) -> dict[str, float]:

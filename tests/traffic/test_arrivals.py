@@ -34,7 +34,7 @@ levels = st.lists(
     min_size=1,
     max_size=5,
 )
-arrivals = st.sampled_from([Arrivals.UNIFORM, Arrivals.POISSON, Arrivals.gamma(0.25), Arrivals.gamma(4.0)])
+arrivals = st.sampled_from([Arrivals.UNIFORM, Arrivals.POISSON, Arrivals(0.25), Arrivals(4.0)])
 seeds = st.integers(min_value=0, max_value=2**32)
 
 
@@ -64,7 +64,7 @@ def test_uniform_arrivals_fill_each_segment_to_within_one(chosen: list[LoadLevel
 def test_random_arrivals_fill_each_segment_to_within_five_sigma(
     chosen: list[LoadLevel], k: float, seed: int
 ) -> None:
-    made = make_plan(LoadShape(chosen), Arrivals.gamma(k), PriorityMix(), seed)
+    made = make_plan(LoadShape(chosen), Arrivals(k), PriorityMix(), seed)
     for segment, level in enumerate(chosen):
         sigma = math.sqrt(level.requests / k)
         assert abs(of_segment(made, segment) - level.requests) <= 5.0 * sigma + 5.0 / min(1.0, k)
@@ -110,8 +110,8 @@ def test_the_rate_changes_exactly_where_the_shape_says() -> None:
     [
         (Arrivals.UNIFORM, 0.0),
         (Arrivals.POISSON, 1.0),
-        (Arrivals.gamma(0.5), 2.0),
-        (Arrivals.gamma(4.0), 0.25),
+        (Arrivals(0.5), 2.0),
+        (Arrivals(4.0), 0.25),
     ],
 )
 def test_the_squared_variation_of_gaps_is_the_inverse_of_k(process: Arrivals, wanted: float) -> None:

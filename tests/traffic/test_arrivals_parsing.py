@@ -30,15 +30,15 @@ def test_arrivals_are_read_and_written(text: str, k: float) -> None:
 
 @given(st.floats(min_value=0.01, max_value=10_000.0))
 def test_arrivals_round_trip(k: float) -> None:
-    assert Arrivals.parse(str(Arrivals.gamma(k))) == Arrivals.gamma(k)
+    assert Arrivals.parse(str(Arrivals(k))) == Arrivals(k)
 
 
 def test_gamma_one_is_poisson() -> None:
     shape = LoadShape.parse("fixed:50:10")
     assert Arrivals.parse("gamma:1") == Arrivals.POISSON
-    assert str(Arrivals.gamma(2)) == "gamma:2"
+    assert str(Arrivals(2)) == "gamma:2"
     poisson = make_plan(shape, Arrivals.POISSON, PriorityMix(), 4).offsets
-    assert poisson != make_plan(shape, Arrivals.gamma(1.5), PriorityMix(), 4).offsets
+    assert poisson != make_plan(shape, Arrivals(1.5), PriorityMix(), 4).offsets
 
 
 @pytest.mark.parametrize("text", ["", "gamma", "gamma:", "gamma:0", "gamma:-1", "gamma:nan", "gamma:1e9"])

@@ -66,11 +66,6 @@ class Response:
 class Connection(asyncio.Protocol):
     """Carries one request at a time."""
 
-    __slots__ = (
-        *("_httptools", "_listener", "_parser", "_transport", "_unusable"),
-        *("answers", "index", "response", "sent_s"),
-    )
-
     def __init__(self, listener: ConnectionListener, httptools: ModuleType) -> None:
         self._listener = listener
         self._httptools = httptools

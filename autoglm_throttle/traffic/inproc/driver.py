@@ -159,6 +159,7 @@ class _Run:
         self._oldest = 0  # The first request that may be open
         self._left = len(load.plan)  # Requests that have not ended
         self._is_timing = False  # Whether the timer of the timeouts is set
+        self._is_drained = False  # Whether no request is left, so that no further sample is taken
         self._has_raised = False  # Whether an exception of the application was logged
         self._open: dict[int, AsgiExchange] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -171,14 +172,15 @@ class _Run:
         await self._lifespan.start()
         self._loop.limit(math.inf, "")
         self._start_s = self._loop.time()
-        stop_watching = self._start_watching(watch) if watch is not None else None
+        if watch is not None:
+            self._sample(watch)
+            self._loop.call_at(self._start_s + WATCH_S, self._sample_again, watch, 1)
         if self._left:
             self._loop.call_at(self._intended_s(0), self._launch)
             await self._over
         elapsed_s = self._loop.time() - self._start_s
         await self._drain_tasks()
-        if stop_watching is not None:
-            stop_watching()
+        self._is_drained = True
         if self._watch_error is not None:
             raise self._watch_error
         self._loop.limit(LIFESPAN_S, "the shutdown of the application")
@@ -212,20 +214,23 @@ class _Run:
         if not self._over.done():
             self._over.set_result(None)
 
-    def _start_watching(self, watch: WatchCallback) -> Callable[[], None]:
-        def sample() -> None:
-            t_s = round(self._loop.time() - self._start_s, 6)
-            try:
-                values = watch(t_s)
-            except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
-                self._watch_error = self._watch_error or error
-                self._finish()
-                return
+    def _sample(self, watch: WatchCallback) -> None:
+        t_s = round(self._loop.time() - self._start_s, 6)
+        try:
+            values = watch(t_s)
+        except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
+            self._watch_error = self._watch_error or error
+            self._finish()
+        else:
             if values is not None:
                 self._watched.append({"t_s": t_s, **values})
 
-        sample()
-        return self._loop.every(WATCH_S, sample)
+    def _sample_again(self, watch: WatchCallback, number: int) -> None:
+        """Set the timer to the next sample, without drift, and take this one."""
+        if not self._is_drained:
+            next_s = self._start_s + (number + 1) * WATCH_S
+            self._loop.call_at(next_s, self._sample_again, watch, number + 1)
+            self._sample(watch)
 
     def _launch(self) -> None:
         """Send all due requests, and set the timer to the next."""

@@ -77,11 +77,6 @@ class AsgiExchange:
     As behind a server, ``receive`` reports a disconnect, and sending to a disconnected client is no error.
     """
 
-    __slots__ = (
-        *("_bytes_left", "_disconnected", "_is_degraded", "_on_end", "_over", "_request"),
-        *("_request_delivered", "body_start", "first_s", "index", "retry_after", "sent_s", "status"),
-    )
-
     def __init__(
         self,
         index: int,

@@ -119,26 +119,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._limit_s = self.time() + at_most_s
         self._limit_text = f"{activity} is not over after {at_most_s:g} s"
 
-    def every(self, interval_s: float, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call ``callback`` every ``interval_s`` seconds, without drift; return a function that ends it."""
-        if not interval_s > 0.0:
-            raise ValueError(f"interval_s must be above 0, not {interval_s!r}")
-        started_s, calls, ended = self.time(), 0, False
-
-        def fire() -> None:
-            nonlocal calls
-            if not ended:
-                calls += 1
-                self.call_at(started_s + (calls + 1) * interval_s, fire)
-                callback()
-
-        def end() -> None:
-            nonlocal ended
-            ended = True
-
-        self.call_at(started_s + interval_s, fire)
-        return end
-
     async def _block_threads(self) -> None:
         """Make the anyio thread limiter of this loop raise: sync endpoints acquire it."""
 

@@ -44,11 +44,6 @@ class Arrivals:
             raise TrafficError(f"gamma: K must be {MIN_K:g}..{MAX_K:g}, not {self.k!r}")
 
     @classmethod
-    def gamma(cls, k: float) -> Arrivals:
-        """Create a process with Gamma-distributed gaps; ``gamma(1)`` is Poisson."""
-        return cls(k)
-
-    @classmethod
     def parse(cls, text: str) -> Arrivals:
         """Read ``uniform``, ``poisson`` or ``gamma:K``; raise TrafficError for another text."""
         named = {"uniform": cls.UNIFORM, "poisson": cls.POISSON}

@@ -282,6 +282,15 @@ def test_observer_is_called_once_per_second() -> None:
     assert result.watched == tuple({"t_s": t_s, "factor_ratio": t_s / 10.0} for t_s in (0.0, 1.0, 3.0, 4.0))
 
 
+def test_samples_do_not_drift() -> None:
+    async def behave(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.5)
+        await answer(send, 200)
+
+    result = run_inprocess(http(behave), a_load([0.0, 999.9]), watch=lambda t_s: {"inflight": t_s})
+    assert [sample["t_s"] for sample in result.watched] == [float(second) for second in range(1001)]
+
+
 def test_exception_of_the_observer_ends_the_run() -> None:
     def watch(t_s: float) -> None:
         if t_s:

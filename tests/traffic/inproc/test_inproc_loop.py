@@ -188,30 +188,6 @@ def test_its_own_thread_may_call_as_if_it_were_another() -> None:
     run(main())
 
 
-def test_periodic_timer_does_not_drift() -> None:
-    async def main() -> list[float]:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        seen: list[float] = []
-        end = loop.every(0.1, lambda: seen.append(loop.time() - 1000.0))
-        await asyncio.sleep(100.05)
-        end()
-        await asyncio.sleep(1.0)
-        return seen
-
-    seen = run(main())
-    assert len(seen) == 1000
-    assert seen[-1] == pytest.approx(100.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("interval_s", [0.0, -1.0, float("nan")])
-def test_an_interval_is_above_zero(interval_s: float) -> None:
-    loop = VirtualLoop()
-    with pytest.raises(ValueError, match="above 0"):
-        loop.every(interval_s, print)
-    loop.close()
-
-
 def test_a_loop_may_run_again() -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(asyncio.sleep(1.0))
