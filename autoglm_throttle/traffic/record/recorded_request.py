@@ -161,7 +161,7 @@ _WRONG_TYPE: Final = {
     int: "a whole number is of another type",
     float: "a number is missing or of another type",
 }
-_TYPES: Final = {
+FIELD_TYPES: Final = {  # Simple fields of a line; the others are its version, ``headers`` and ``body_b64``
     "t": float,
     **dict.fromkeys(("id", "body_len", "status"), int),
     **dict.fromkeys(("method", "target", "body_sha256", "client", "priority", "decision", "reason"), str),
@@ -173,7 +173,7 @@ _REQUIRED: Final = ("t", "method", "target")
 def _request_from(data: dict[str, Any]) -> RecordedRequest:
     values = {
         name: _typed(data.get(name), kind)
-        for name, kind in _TYPES.items()
+        for name, kind in FIELD_TYPES.items()
         if name in _REQUIRED or (name in data and (name, data[name]) != ("ttfb_ms", None))
     }
     encoded = data.get("body_b64")

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoglm_throttle.settings.groups.observe import identifies_caller
-from autoglm_throttle.traffic.record.recorded_request import RecordedRequest
+from autoglm_throttle.traffic.record.recorded_request import (
+    FIELD_TYPES,
+    RecordedRequest,
+    RecordingHeader,
+    RecordingTrailer,
+)
 from autoglm_throttle.traffic.record.recording_reader import RecordingProblems, open_recording
 
 _CLIENT = re.compile(r"(?:[0-9a-f]{16})?")
 
-_FIRST_FIELDS: Final = frozenset({"v", "kind", "start", "library", "redaction", "sample"})
-_LAST_FIELDS: Final = frozenset({"v", "end", "dropped"})
-_REQUEST_FIELDS: Final = frozenset(
-    {"v", "t", "id", "method", "target", "headers", "body_len", "body_sha256", "body_b64", "client"}
-    | {"priority", "decision", "reason", "status", "ms", "ttfb_ms"}
-)
+_FIRST_FIELDS: Final = frozenset(json.loads(RecordingHeader().to_line()))
+_LAST_FIELDS: Final = frozenset(json.loads(RecordingTrailer("", 0).to_line()))
+_REQUEST_FIELDS: Final = frozenset({"v", "headers", "body_b64", *FIELD_TYPES})
 _REDACTION: Final = frozenset({"headers", "query", "paths", "body", "key"})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -85,8 +86,7 @@ class Selection:
         for loop in range(math.ceil(loops)):
             offsets.extend(once if loop == 0 else array("d", (loop * period_s + at_s for at_s in once)))
         if self.duration_s is not None:
-            while offsets and offsets[-1] >= self.duration_s:
-                offsets.pop()
+            del offsets[bisect_left(offsets, self.duration_s) :]
         return offsets
 
     def _pace(self, once: array[float]) -> tuple[float, float]:
