@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -44,14 +45,13 @@ class RecorderMiddleware:
     def __init__(self, app: ASGIApp, recorder: Recorder | None = None) -> None:
         self.app: ASGIApp = app
         self.recorder: Recorder | None = None  # The recorder; None: nothing is recorded
-        self._fault: Exception | None = None
         try:
             self.recorder = Recorder.from_env() if recorder is None else recorder
         except (ConfigError, TrafficError) as error:
             # Servers take an exception here for "no lifespan", so the lifespan reports the fault.
             if not _in_event_loop():
                 raise
-            self._fault = error
+            self.app = partial(_fail, error)
         if self.recorder is not None:
             self.recorder.watch_client(_throttles(app))
         self._fault_logged = False
@@ -64,8 +64,6 @@ class RecorderMiddleware:
             return
         writer = None if self.recorder is None or kind != "http" else self.recorder.writer()
         if self.recorder is None or writer is None:
-            if self._fault is not None:
-                raise self._fault
             await self.app(scope, receive, send)
             return
         exchange = _RecordedExchange(scope, receive, send, self.recorder, writer)
@@ -81,10 +79,6 @@ class RecorderMiddleware:
                 self._log_fault(exchange.fault)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._fault is not None:
-            await receive()
-            await send({"type": "lifespan.startup.failed", "message": str(self._fault)})
-            return
         recorder = self.recorder
         if recorder is None:
             await self.app(scope, receive, send)
@@ -271,6 +265,14 @@ def _throttles(app: object) -> Iterator[object]:
         if throttle is not None and isinstance(throttle, Hashable):
             yield throttle
         app = getattr(app, "app", None)
+
+
+async def _fail(fault: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """Fail the startup, and each request, with an error of the settings."""
+    if scope["type"] != "lifespan":
+        raise fault
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": str(fault)})
 
 
 def _in_event_loop() -> bool:
