@@ -80,7 +80,6 @@ def effect(view: GpuView) -> VerdictEffect:
 class _SampleState:
     """The newest sample of the signal, and the samples that must follow before it is trusted."""
 
-    term: str  # The term of the signal that decided
     pct: float | None = None
     measured_s: float | None = None  # Time of the measurement; None before the first sample
     # Time of the newest sample of each signal, whether or not it is in force now.
@@ -128,13 +127,9 @@ class SignalTracker:
         self.effect: VerdictEffect = NO_EFFECT  # Effect of the verdicts of the newest view
         self._deadline_s = now + STARTING_S
         self._devices = _DeviceLosses(self._staleness, now)
-        by_use = self.signal is Signal.UTILIZATION
-        self._sample = _SampleState("utilization" if by_use else UNKNOWN_PRESSURE.term)
-
-    @property
-    def term(self) -> str:
-        """The term of the signal that decided at the newest sample."""
-        return self._sample.term
+        self._sample = _SampleState()
+        # The term of the signal that decided at the newest sample.
+        self.term: str = UNKNOWN_PRESSURE.term if self.signal is Signal.PRESSURE else "utilization"
 
     def started(self, now: float) -> None:
         """Restart the wait for the first sample: a model may have been loaded since construction."""
@@ -170,7 +165,7 @@ class SignalTracker:
         newest = self._sample
         # A timestamp in the future would make all later samples look old.
         newest.newest_s[self.signal] = newest.measured_s = min(measured_s, now)
-        newest.pct, newest.term = pct, term
+        newest.pct, self.term = pct, term
         newest.untrusted = max(0, (SAMPLES_TO_TRUST if after_outage else newest.untrusted) - 1)
         return pct, after_outage
 

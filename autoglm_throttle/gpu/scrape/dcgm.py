@@ -112,9 +112,8 @@ def parse_devices(
     # A device with MIG instances is reported by its instances only.
     split = {key[:2] for key in groups if key[2]}
     whole = [(key, group) for key, group in groups.items() if key[2] or key[:2] not in split]
-    return [
-        row for position, (key, group) in enumerate(whole) if (row := _row(key, group, source, now, position))
-    ]
+    rows = (_row(key, group, source, now, position) for position, (key, group) in enumerate(whole))
+    return [row for row in rows if row is not None]
 
 
 def _key(labels: Mapping[str, str], host: str) -> _Key | None:
@@ -139,14 +138,15 @@ def _row(key: _Key, group: list[Series], source: str, now: float, position: int)
         values = {name: value for name, value in values.items() if name not in WHOLE_DEVICE_FIELDS}
         notes.append(MIG_NOTE)
     names = (labels.get("modelName", ""), labels.get("GPU_I_PROFILE", "") if instance else "")
+    part = f"{device}/{instance}" if instance else ""
     sample = GpuSample(
-        device=f"{device}/{instance}" if instance else device,
+        device=part or device,
         index=_index(labels, instance, position),
         taken_at_s=now,
         source=source,
         host=host,
         kind="mig" if instance else "gpu",
-        gpu_instance=f"{device}/{instance}" if instance else "",
+        gpu_instance=part,
         name=" ".join(word for word in names if word)[:MOST_CHARACTERS],
         notes=tuple(notes),
         **values,

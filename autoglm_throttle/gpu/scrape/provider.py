@@ -59,8 +59,10 @@ class ScrapeProvider:
             rows, wall_s = read(deadline)
         except ProviderMisconfigured as error:
             raise ProviderMisconfigured(f"{self.name}: {error}") from error
-        except (ProviderUnavailable, MalformedExpositionError) as error:
+        except ProviderUnavailable as error:
             raise ProviderUnavailable(f"{self.name} {error}") from error
+        except MalformedExpositionError as error:
+            raise ProviderUnavailable(f"{self.name} returns no metrics: {error}") from error
         if len(rows) > MOST_DEVICES:
             many = f"{self.name} reports {len(rows)} devices; at most {MOST_DEVICES} are read"
             raise ProviderUnavailable(many)
@@ -96,10 +98,7 @@ class ScrapeProvider:
             if kind == "bad_data":
                 raise ProviderMisconfigured(f"GPU_SELECTOR is rejected: {text!a:.200}") from error
             raise
-        try:
-            series, wall_s = prometheus.read(*pages)
-        except MalformedExpositionError as error:
-            raise MalformedExpositionError(f"returns no metrics: {error}") from None
+        series, wall_s = prometheus.read(*pages)
         rows = dcgm.parse_devices(series, source=self.name, now=self._ended_s)
         if rows is None:
             chosen = f" with {self._selector}" if self._selector else ""
@@ -110,7 +109,7 @@ class ScrapeProvider:
         body, openmetrics = fetch(self._url, target, deadline)
         self._ended_s = self._clock()
         if body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
-            raise MalformedExpositionError("answers with a web page, not with metrics")
+            raise ProviderUnavailable("answers with a web page, not with metrics")
         return body, openmetrics
 
     def _series(self, deadline: Deadline) -> list[Series]:
@@ -120,9 +119,7 @@ class ScrapeProvider:
         try:
             return parse(body.decode("utf-8"), openmetrics=openmetrics)
         except UnicodeDecodeError:
-            raise MalformedExpositionError("returns no text in UTF-8") from None
-        except MalformedExpositionError as error:
-            raise MalformedExpositionError(f"returns no metrics: {error}") from None
+            raise ProviderUnavailable("returns no text in UTF-8") from None
 
 
 def _no_known_metric(producer: str, series: Sequence[Series]) -> ProviderUnavailable:
