@@ -63,7 +63,6 @@ RANGES: Final[dict[str, tuple[float, float]]] = {
 
 MEASURED: Final = (*RANGES, "throttle")
 _checked: Final = attrgetter(*RANGES)
-_bounds: Final = tuple((name, low, high) for name, (low, high) in RANGES.items())
 
 
 def drop_implausible(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
@@ -73,7 +72,7 @@ def drop_implausible(sample: GpuSample) -> tuple[GpuSample, tuple[str, ...]]:
     """
     wrong = [
         name
-        for (name, low, high), value in zip(_bounds, _checked(sample), strict=True)
+        for (name, (low, high)), value in zip(RANGES.items(), _checked(sample), strict=True)
         if value is not None and not low <= value <= high  # NaN fails, too
     ]
     used, total = sample.memory_used_bytes, sample.memory_total_bytes

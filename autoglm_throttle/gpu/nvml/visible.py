@@ -108,9 +108,8 @@ def list_devices(nvml: Binding, known: dict[int, DeviceInfo]) -> list[DeviceInfo
             instances = before.instances and tuple(replace(part, **lost) for part in before.instances)
             one = replace(before, instances=instances, **lost)
         devices.append(one)
-    errors = [
-        one.error for one in devices if one.error is not None and one.error.value not in calls.LOST_CODES
-    ]
+    failed = [one.error for one in devices if one.error is not None]
+    errors = [error for error in failed if error.value not in calls.LOST_CODES]
     if denied is not None and not devices:
         raise denied
     if errors and len(errors) == len(devices):
