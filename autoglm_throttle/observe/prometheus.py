@@ -11,14 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
-from autoglm_throttle.observe.metric import (
-    Histograms,
-    HistogramSpec,
-    MetricsInput,
-    MetricSpec,
-    RecorderProtocol,
-    Rows,
-)
+from autoglm_throttle.observe.metric import HistogramSpec, MetricsInput, MetricSpec, RecorderProtocol
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.throttle import Throttle
 
@@ -45,20 +38,13 @@ class SnapshotCollector(Collector):
 
 def _family(spec: MetricSpec | HistogramSpec, inputs: MetricsInput | None) -> Metric:
     if isinstance(spec, HistogramSpec):
-        return _histogram(spec, () if inputs is None else spec.read(inputs))
-    return _single(spec, () if inputs is None else spec.read(inputs))
-
-
-def _single(spec: MetricSpec, rows: Rows) -> Metric:
+        histogram = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
+        for labels, counts in () if inputs is None else spec.read(inputs):
+            buckets = list(zip(EDGES, accumulate(counts.counts), strict=True))
+            histogram.add_metric(labels, buckets, counts.total_s)
+        return histogram
     family_type = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
     family = family_type(spec.name, spec.help, labels=spec.labels)
-    for labels, value in rows:
+    for labels, value in () if inputs is None else spec.read(inputs):
         family.add_metric(labels, value)
-    return family
-
-
-def _histogram(spec: HistogramSpec, rows: Histograms) -> Metric:
-    family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
-    for labels, counts in rows:
-        family.add_metric(labels, list(zip(EDGES, accumulate(counts.counts), strict=True)), counts.total_s)
     return family

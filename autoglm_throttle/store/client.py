@@ -46,9 +46,7 @@ SyncClient: TypeAlias = Any  # ``redis.Redis`` or ``redis.RedisCluster``
 class RedisClients:
     """The clients of one URL, created on first use; ``connect`` creates the asyncio client of a test instead.
 
-    Raises:
-        ValueError: there is neither a URL nor ``connect``.
-        ImportError: redis is not installed; the text says how to install it.
+    A ValueError means that there is neither, an ImportError names the missing package.
     """
 
     def __init__(self, settings: StoreSettings, connect: Callable[[], AsyncClient] | None = None) -> None:
@@ -221,10 +219,7 @@ def max_connections(settings: StoreSettings) -> int:
 def _client(
     url: RedisAddress, timeouts: tuple[float, float], connections: int, *, is_async: bool
 ) -> _ClientAndParts:
-    """Create a client of either library, and list the objects to close with it.
-
-    The timeouts are those of connecting and of reading, in seconds.
-    """
+    """Create a client, and list the objects to close with it; the timeouts: to connect, and to read."""
     from redis.backoff import NoBackoff
 
     library, node, retry = _library(is_async=is_async)

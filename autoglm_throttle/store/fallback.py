@@ -119,8 +119,7 @@ class LastKnownRemaining:
     ) -> tuple[int, ...] | None:
         """Return the units that one of several processes may give a user: its part of the rest, rounded down.
 
-        A limit with a window that has passed since then is whole again: its part is the fair share. None if
-        the user was not recorded within any of the windows.
+        A window that has passed since then is whole again. None: the user was not recorded within any.
         """
         key = user + kind
         entry = self._young.get(key) or self._old.get(key)
@@ -187,10 +186,7 @@ class DenyCache:
         return None
 
     def put(self, key: Key, decision: Decision, sent_s: float, now: float) -> None:
-        """Store a denial. The store's wait begins when the check was sent, or later.
-
-        A denial without end is only stored if the request is too large.
-        """
+        """Store a denial, whose wait begins with the sending or later; one without end only if too large."""
         # A request above the whole limit never fits, so its denial holds without end.
         too_large = decision.reason is TOO_LARGE
         free_s = math.inf if too_large else sent_s + decision.retry_after_s

@@ -180,10 +180,7 @@ class LeasedBuckets:
     def apply_reply(self, reply: Sequence[int], now: float) -> None:
         """Apply the store's answer: its clock, the members, then grant and remaining tokens by priority.
 
-        All waiters are released, and register again if they need more.
-
-        Raises:
-            ValueError: the reply has another shape; nothing has changed then.
+        All waiters are released, and register again if they need more. A ValueError changes nothing.
         """
         valid = all(isinstance(value, int) and value >= 0 for value in reply)
         if len(reply) != 2 + 2 * len(self.all) or not valid:

@@ -218,10 +218,7 @@ class RemoteGpuProvider:
 
 
 class HostTable:
-    """The other hosts of a fleet.
-
-    The rows of a silent host count for ``stale_after_s``; None: four of its own intervals.
-    """
+    """The other hosts of a fleet: silent ones count for ``stale_after_s``, by default four intervals."""
 
     def __init__(self, stale_after_s: float | None = None) -> None:
         self.ignored: int = 0  # Invalid payloads of other hosts

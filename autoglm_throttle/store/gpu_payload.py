@@ -36,24 +36,15 @@ _NOT_PUBLISHED: Final = frozenset({"host", "notes", "gpu_instance"})
 _ALWAYS: Final = ("device", "index", "kind", "name", "health")
 # Fields for the means, the capacity and the verdicts of another host -> decimals that are published.
 _IF_KNOWN: Final = {
-    "utilization_pct": 1,
-    "graphics_active_ratio": 3,
-    "memory_used_bytes": 0,
-    "memory_total_bytes": 0,
-    "power_w": 1,
-    "power_limit_w": 1,
-    "energy_j": 0,
-    "temperature_c": 0,
-    "sm_clock_mhz": 0,
-    "sm_clock_max_mhz": 0,
-    "throttle": 0,
-    "sm_active_ratio": 2,
-    "period_s": 1,
-    "running": 0,
-    "queued": 0,
-    "kv_used_ratio": 3,
-    "tokens_total": 0,
-    "preemptions_total": 0,
+    name: decimals
+    for decimals, names in (
+        (0, "memory_used_bytes memory_total_bytes energy_j temperature_c sm_clock_mhz sm_clock_max_mhz"),
+        (0, "throttle running queued tokens_total preemptions_total"),
+        (1, "utilization_pct power_w power_limit_w period_s"),
+        (2, "sm_active_ratio"),
+        (3, "graphics_active_ratio kv_used_ratio"),
+    )
+    for name in names.split()
 }
 
 _AGE: Final = "age_s"
@@ -67,10 +58,8 @@ Publication = tuple[float, tuple[GpuSample, ...]]
 def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
     """Encode the payload of this host's own devices, read once in ``interval_s``.
 
-    An implausible value is published as not known, because other hosts ignore a host that publishes one.
-
-    Raises:
-        ValueError: a row or all of them are too long to be published.
+    An implausible value is published as not known, because other hosts ignore a host that publishes one. A
+    ValueError means that a row or all of them are too long to be published.
     """
     believed = [drop_implausible(row)[0] for row in rows]
     columns = (*_ALWAYS, *(name for name in _IF_KNOWN if _is_published(name, believed)), _AGE)
@@ -89,9 +78,8 @@ def encode(rows: Sequence[GpuSample], interval_s: float, now: float) -> str:
 def decode(payload: bytes, host: str) -> Publication:
     """Decode a payload of another host; its name stands before the id of each device.
 
-    Raises:
-        ValueError: it has another version, is too long, is no JSON, or holds an implausible value or an
-            unprintable text: texts appear in logs, labels and terminals. Or the host's name is invalid.
+    A ValueError means another version, too many bytes, no JSON, an invalid name of the host, an implausible
+    value or an unprintable text: texts appear in logs, labels and terminals.
     """
     if not 0 < len(host) <= MOST_HOST_CHARACTERS or not host.isprintable():
         raise ValueError("its name is empty, too long or not printable")

@@ -148,10 +148,7 @@ class StoreHealth:
 
 
 class OutageLog:
-    """Logs the loss and the recovery of a store: at most one pair of lines in 30 s.
-
-    Not locked: its owner's lock or thread guards it. ``store`` is the name in the lines.
-    """
+    """Logs the loss and the recovery of a store, at most a pair of lines in 30 s; its owner guards it."""
 
     def __init__(self, store: str) -> None:
         # Start of the present outage in monotonic seconds; None: the store is available.

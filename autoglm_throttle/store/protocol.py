@@ -104,10 +104,7 @@ def script() -> str:
 
 
 class WindowProtocol:
-    """Encodes requests into keys and arguments, and decodes replies into answers.
-
-    The keys of one partition lie on one node of a Cluster.
-    """
+    """Encodes requests into keys, those of a partition on one node, and arguments; decodes replies."""
 
     def __init__(self, prefix: str, service: str, partitions: int) -> None:
         self._root = f"{prefix}:{service}:{LAYOUT}"
@@ -159,10 +156,7 @@ class WindowProtocol:
     def decode(self, reply: object, entries: Sequence[WindowEntry]) -> list[Answer | StoreErrorKind]:
         """Return an answer for each entry; a refund's has one integer for each key, the units moved.
 
-        A foreign key under one request is an error of that request alone.
-
-        Raises:
-            ValueError: the reply does not fit these entries.
+        A foreign key is an error of its request alone, a reply that does not fit the entries a ValueError.
         """
         if not isinstance(reply, list) or set(map(type, reply)) != {int}:
             raise ValueError("the script's reply is not a list of integers")

@@ -36,10 +36,7 @@ _PROBE = (UserLimit("probe-1s", 1000, 1),)
 
 
 class RedisUserLimitStore:
-    """A shared store of user limits. It never raises but for a caller's cancellation.
-
-    Arguments and errors are those of `RedisClients`.
-    """
+    """A shared store of user limits. Its calls never raise but for a caller's cancellation."""
 
     kind = "redis"
 

@@ -40,20 +40,18 @@ _BY_TEXT: Final = (
 
 # Classes of redis-py and of Python by name: the nearest base class in the table decides.
 _BY_CLASS: Final = {
-    "AuthenticationError": StoreErrorKind.FORBIDDEN,
-    "AuthorizationError": StoreErrorKind.FORBIDDEN,
-    "NoPermissionError": StoreErrorKind.FORBIDDEN,
-    "MaxConnectionsError": StoreErrorKind.QUEUE_FULL,  # our own pool is full; the client may be the user's
-    "ReadOnlyError": StoreErrorKind.READONLY,
-    "OutOfMemoryError": StoreErrorKind.FULL,
-    "BusyLoadingError": StoreErrorKind.BUSY,
-    "ClusterDownError": StoreErrorKind.BUSY,
-    "TryAgainError": StoreErrorKind.BUSY,
-    "SlotNotCoveredError": StoreErrorKind.BUSY,
-    "RedisClusterException": StoreErrorKind.UNREACHABLE,
-    "TimeoutError": StoreErrorKind.TIMEOUT,
-    "ConnectionError": StoreErrorKind.LOST,
-    "OSError": StoreErrorKind.LOST,
+    name: kind
+    for kind, names in (
+        (StoreErrorKind.FORBIDDEN, "AuthenticationError AuthorizationError NoPermissionError"),
+        (StoreErrorKind.QUEUE_FULL, "MaxConnectionsError"),  # our own pool; the client may be the user's
+        (StoreErrorKind.READONLY, "ReadOnlyError"),
+        (StoreErrorKind.FULL, "OutOfMemoryError"),
+        (StoreErrorKind.BUSY, "BusyLoadingError ClusterDownError TryAgainError SlotNotCoveredError"),
+        (StoreErrorKind.UNREACHABLE, "RedisClusterException"),
+        (StoreErrorKind.TIMEOUT, "TimeoutError"),
+        (StoreErrorKind.LOST, "ConnectionError OSError"),
+    )
+    for name in names.split()
 }
 
 
@@ -245,10 +243,7 @@ class LuaScript:
 
 
 class SyncScript:
-    """Runs one script, counts its calls, and opens a new connection after each failure.
-
-    The thread calls ``connect`` at the first call; ``rights`` are commands that the server must permit.
-    """
+    """Runs one script in a thread, counts its calls, and connects again after each failure."""
 
     def __init__(self, connect: Callable[[], SyncClient], text: str, rights: str) -> None:
         self.calls: int = 0  # Round trips started

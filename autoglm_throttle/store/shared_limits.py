@@ -72,10 +72,7 @@ class StoreView:
 
 
 class SharedUserLimits:
-    """User limits in a store that several processes share.
-
-    ``text_of`` makes an identity text from a user name; the lock is that of the throttle.
-    """
+    """User limits that several processes share; ``text_of`` makes an identity text from a user name."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Protocol of the breaker store: writes, keys, arguments, replies, messages and permissions.
-
-The first lines of the script, `breaker.lua`, document the meaning of the numbers.
-"""
+"""Protocol of the breaker store; the first lines of its script, `breaker.lua`, document the numbers."""
 
 from __future__ import annotations
 
@@ -71,19 +68,9 @@ class ProbeResult:
 Write: TypeAlias = StateWrite | ProbeResult
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Reply of the script to a command."""
-
-    done: bool  # whether the command was executed; else nothing was written, and the state is the reason
-    remote: RemoteBreakerState | None  # the state after the command; None: nothing is stored
-    fence: int  # fencing token of the newest probe
-
-    def lease(self) -> ProbeLease | None:
-        """Return the requested lease; None: it was not granted."""
-        if not self.done or self.remote is None or self.remote.state is not BreakerState.HALF_OPEN:
-            return None
-        return ProbeLease(self.fence, self.remote.version, self.remote.rounds)
+# Reply of the script to a command: whether it was executed, else nothing was written, and the state is the
+# reason; the state after the command, None: nothing is stored; and the lease if a probe may be made now.
+Reply: TypeAlias = tuple[bool, RemoteBreakerState | None, ProbeLease | None]
 
 
 def load_script() -> str:
@@ -144,9 +131,13 @@ def parse_reply(value: Any) -> Reply:  # noqa: ANN401 - any reply
     """Parse the reply to a command other than `read`; a ValueError if it does not fit the script's format."""
     try:
         done, *state, fence = value
-        return Reply(done == 1, _remote(*state), int(fence))
+        remote, number = _remote(*state), int(fence)
     except (TypeError, ValueError) as error:
         raise _unexpected(value) from error
+    lease = None
+    if done == 1 and remote is not None and remote.state is BreakerState.HALF_OPEN:
+        lease = ProbeLease(number, remote.version, remote.rounds)
+    return done == 1, remote, lease
 
 
 def parse_states(value: Any, names: Sequence[str]) -> dict[str, RemoteBreakerState | None]:  # noqa: ANN401 - any reply

@@ -55,10 +55,7 @@ class PendingQuery:
 
 
 class Subscription:
-    """The newest state of a breaker known to this process, and its listener.
-
-    A bound method is held weakly, so a registry that drops a breaker need not unsubscribe.
-    """
+    """The newest known state of a breaker, and its listener: a bound method is held weakly, to be dropped."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener_ref = weakref.WeakMethod(listener) if ismethod(listener) else lambda: listener
@@ -102,10 +99,7 @@ class Subscription:
 
 
 class FleetState:
-    """Queries, pending writes, subscriptions, own probes, and the availability of the store.
-
-    ``on_write`` is called without the lock after a write was added.
-    """
+    """Queries, writes, subscriptions, own probes, and the health of the store; ``on_write`` runs unlocked."""
 
     def __init__(self, on_write: Callable[[], object], clock: Clock) -> None:
         self.clock: Clock = clock

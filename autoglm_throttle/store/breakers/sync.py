@@ -292,17 +292,16 @@ class RedisBreakerStore:
                 yield protocol.read(part), partial(self._record_states, part), None
 
     def _confirm(self, write: Write, reply: object) -> None:
-        parsed = parse_reply(reply)
-        self.state.confirm_write(write, parsed.remote, is_current=parsed.done and _is_known_locally(write))
+        done, remote, _ = parse_reply(reply)
+        self.state.confirm_write(write, remote, is_current=done and _is_known_locally(write))
 
     def _answer(self, query: PendingQuery, lost: ProbeResult, reply: object) -> None:
-        parsed = parse_reply(reply)
-        lease = parsed.lease()
+        _, remote, lease = parse_reply(reply)
         if lease is not None:
             self.state.record_lease(lease, lost.ticket, lost.until_s)
         # Not for an abandoned query: `resolve` publishes its state, which must still be new then.
-        self.state.record_known(query.name, None if query.is_abandoned and lease is None else parsed.remote)
-        self.state.resolve(query, parsed.remote if lease is None else lease)
+        self.state.record_known(query.name, None if query.is_abandoned and lease is None else remote)
+        self.state.resolve(query, remote if lease is None else lease)
 
     def _fail(self, query: PendingQuery, lost: ProbeResult) -> None:
         # The lease may have been granted although the reply was lost: return it.

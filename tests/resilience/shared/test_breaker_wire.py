@@ -111,14 +111,12 @@ def test_no_time_is_too_long_or_too_short(seconds: float, notified: float) -> No
 
 
 def test_a_reply_is_a_lease_only_if_one_was_given() -> None:
+    half_open = RemoteBreakerState(9, BreakerState.HALF_OPEN, 0.0, 2, BreakerCause.TRIAL)
     given = parse_reply([1, 9, b"half_open", 0, 2, b"trial", 77])
-    assert given.lease() == ProbeLease(77, 9, 2)
-    full = parse_reply([0, 9, b"half_open", 0, 2, b"trial", 77])
-    assert full.lease() is None
-    assert full.remote == RemoteBreakerState(9, BreakerState.HALF_OPEN, 0.0, 2, BreakerCause.TRIAL)
-    assert parse_reply([1, 9, b"closed", 0, 0, b"trial", 77]).lease() is None
-    nothing = parse_reply([0, 0, b"", 0, 0, b"", 0])
-    assert (nothing.remote, nothing.lease()) == (None, None)
+    assert given == (True, half_open, ProbeLease(77, 9, 2))
+    assert parse_reply([0, 9, b"half_open", 0, 2, b"trial", 77]) == (False, half_open, None)
+    assert parse_reply([1, 9, b"closed", 0, 0, b"trial", 77])[2] is None
+    assert parse_reply([0, 0, b"", 0, 0, b"", 0]) == (False, None, None)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -16,7 +16,6 @@ from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import (
     BreakerProtocol,
     ProbeResult,
-    Reply,
     ScriptArguments,
     StateWrite,
     Write,
@@ -24,7 +23,14 @@ from autoglm_throttle.store.breakers.protocol import (
     parse_reply,
     parse_states,
 )
-from autoglm_throttle.types import BreakerCause, BreakerState, Outcome, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import (
+    BreakerCause,
+    BreakerState,
+    Outcome,
+    ProbeLease,
+    ProbeRequest,
+    RemoteBreakerState,
+)
 from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
@@ -37,6 +43,14 @@ NAME = "a"
 ONE = ProbeRequest(half_open_max=1, successes_needed=1, limits_concurrent=False, lease_s=0.5)
 MINUTE_MS = 60_000
 """Longest wait for an expiry on the server, which has its own clock."""
+
+
+class Reply(NamedTuple):
+    """What the script has answered."""
+
+    done: bool
+    remote: RemoteBreakerState | None
+    lease: ProbeLease | None
 
 
 class Store:
@@ -52,7 +66,7 @@ class Store:
         keys, arguments = words
         micros = round(self.clock_s * 1e6)
         reports = self.client.eval(TIMED, len(keys), *keys, *divmod(micros, 10**6), *arguments)
-        return parse_reply(reports)
+        return Reply(*parse_reply(reports))
 
     def open(self, wait_s: float = 1.0, rounds: int = 0, known: int | None = None) -> Reply:
         known = self.known if known is None else known
@@ -156,12 +170,12 @@ def test_opening_waits_for_a_probe_unknown_to_its_process(store: Store) -> None:
 
 def test_one_probe_at_a_time_until_its_lease_expires(store: Store) -> None:
     store.open(wait_s=0.0)
-    first = store.acquire("1").lease()
+    first = store.acquire("1").lease
     assert first is not None
     store.clock_s += ONE.lease_s - 1e-6
-    assert store.acquire("2").lease() is None
+    assert store.acquire("2").lease is None
     store.clock_s += 1e-6
-    second = store.acquire("2").lease()
+    second = store.acquire("2").lease
     assert second is not None
     assert second.fence > first.fence
     assert not store.finish(Outcome.SUCCESS, "1").done, "it has lost its place"
@@ -185,7 +199,7 @@ def test_rejected_query_writes_and_renews_nothing(client: redis.Redis, store: St
     kept = client.hgetall(state), client.zrange(trials, 0, -1, withscores=True)
     commands = client.info("commandstats")
     for _ in range(200):
-        assert store.acquire("2").lease() is None
+        assert store.acquire("2").lease is None
     wrote = {"hset", "zadd", "zrem", "zremrangebyscore", "pexpire", "del", "publish"}
     since = client.info("commandstats")
     for command in wrote:
@@ -209,7 +223,7 @@ def test_neutral_probe_frees_its_slot_at_once(store: Store) -> None:
     store.open(wait_s=0.0)
     store.acquire("1")
     assert store.finish(Outcome.NEUTRAL, "1", version=0).done, "whatever is known of the version"
-    assert store.acquire("2").lease() is not None
+    assert store.acquire("2").lease is not None
 
 
 @pytest.mark.parametrize(("threshold", "places"), [(False, 3), (True, 4)])
@@ -220,10 +234,10 @@ def test_a_round_admits_as_many_as_must_win_or_so_many_at_a_time(
     request = ProbeRequest(half_open_max=3, successes_needed=3, limits_concurrent=threshold, lease_s=5.0)
     store.open(wait_s=0.0)
     tickets = [str(number) for number in range(9)]
-    held = [ticket for ticket in tickets[:4] if store.acquire(ticket, request).lease()]
+    held = [ticket for ticket in tickets[:4] if store.acquire(ticket, request).lease]
     assert len(held) == 3
     assert store.finish(Outcome.SUCCESS, held[0], need=3).done
-    held += [ticket for ticket in tickets[4:6] if store.acquire(ticket, request).lease()]
+    held += [ticket for ticket in tickets[4:6] if store.acquire(ticket, request).lease]
     assert len(held) == places
     store.finish(Outcome.SUCCESS, held[1], need=3)
     reports = store.finish(Outcome.SUCCESS, held[2], need=3)
@@ -237,13 +251,13 @@ def test_lower_probe_requirement_ends_the_wait(store: Store) -> None:
         store.acquire(ticket, ProbeRequest(3, 3, False, 5.0))
         store.finish(Outcome.SUCCESS, ticket, need=3)
     reports = store.acquire("3", ONE)
-    assert (reports.lease(), reports.remote and reports.remote.state) == (None, BreakerState.CLOSED)
+    assert (reports.lease, reports.remote and reports.remote.state) == (None, BreakerState.CLOSED)
 
 
 def test_operator_state_yields_only_to_another(store: Store) -> None:
     assert store.operate(BreakerState.FORCED_OPEN).done
     assert not store.open().done
-    assert store.acquire().lease() is None
+    assert store.acquire().lease is None
     assert store.word() is BreakerState.FORCED_OPEN
     assert store.operate(BreakerState.DISABLED, known=0).done, "also of one who has not heard of the last"
     assert store.operate(BreakerState.CLOSED).done
@@ -266,19 +280,19 @@ def test_lost_key_admits_one_probe_and_versions_still_rise(store: Store) -> None
     before = store.known
     store.client.flushall()
     store.clock_s -= 3600.0
-    lease = store.acquire().lease()
+    lease = store.acquire().lease
     assert lease is not None
     assert lease.version > before
-    assert store.acquire("2").lease() is None
+    assert store.acquire("2").lease is None
 
 
 def test_clock_stepping_back_extends_no_wait(store: Store) -> None:
     store.open(wait_s=1.0)
     store.clock_s -= 3600.0
     first = store.acquire("1")
-    assert first.lease() is not None, "it was open for longer than it was to be"
+    assert first.lease is not None, "it was open for longer than it was to be"
     store.clock_s -= 3600.0
-    assert store.acquire("2").lease() is not None, "its lease is over"
+    assert store.acquire("2").lease is not None, "its lease is over"
     before = store.known
     assert store.finish(Outcome.FAILURE, "2").done
     assert store.known > before
