@@ -71,15 +71,18 @@ def fetch(url: ScrapeUrl, target: str, deadline: Deadline) -> tuple[bytes, bool]
     or ``ProviderUnavailable`` for a page that is late, cut off, too large or unreadable.
     """
     try:
-        with closing(_connect(url, deadline)) as sock:
-            sock.settimeout(deadline.remaining_s())
-            connection = HTTPConnection(url.host, url.port)
-            connection.sock = sock
-            connection.request("GET", target, headers=_headers(url))
-            reader = cast("socket.socket", _DeadlineReader(sock, deadline))  # only its makefile() is called
-            with closing(HTTPResponse(reader, method="GET")) as answer:
-                answer.begin()
-                return _page(answer, url)
+        with _connect(url, deadline) as plain:
+            plain.settimeout(deadline.remaining_s())  # bounds the whole handshake
+            with _context().wrap_socket(plain, server_hostname=url.host) if url.tls else plain as sock:
+                sock.settimeout(deadline.remaining_s())
+                connection = HTTPConnection(url.host, url.port)
+                connection.sock = sock
+                connection.request("GET", target, headers=_headers(url))
+                # Only its makefile() is called.
+                reader = cast("socket.socket", _DeadlineReader(sock, deadline))
+                with closing(HTTPResponse(reader, method="GET")) as answer:
+                    answer.begin()
+                    return _page(answer, url)
     except TimeoutError:
         raise ProviderUnavailable(f"has not answered within {deadline.timeout_s:g} s") from None
     except OSError as error:
@@ -177,7 +180,6 @@ def _connect(url: ScrapeUrl, deadline: Deadline) -> socket.socket:
         except OSError as error:
             plain.close()
             failed = error
-            continue
-        plain.settimeout(deadline.remaining_s())  # bounds the whole handshake
-        return _context().wrap_socket(plain, server_hostname=url.host) if url.tls else plain
+        else:
+            return plain
     raise failed
