@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 from autoglm_throttle.limiting.decisions import seconds_until
@@ -46,7 +45,12 @@ class TokenLease:
         # Waiters for the store's next answer in order of arrival, with their costs.
         self.waiters: dict[object, float] = {}
         self._pool = 0.0
-        self._demand = _ExpectedDemand(min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate), now + TICK_S)
+        # The mean demand of this process, and the tokens to hold after the next answer that follow from it.
+        self._mean_rps = 0.0
+        self._arrived = 0.0  # Cost that has arrived in this tick
+        self._tick_ends_s = now + TICK_S
+        self._prefetch_s = min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate)
+        self._refill_at = 0.0
         self._lease_s = lease_s
         # Expiry and size of each grant; the oldest are spent first.
         self._grants: deque[tuple[float, float]] = deque()
@@ -63,10 +67,9 @@ class TokenLease:
 
     def take(self, cost: float, now: float) -> float:
         """Take ``cost`` tokens; 0.0 means taken, else the wait in seconds until it may succeed."""
-        demand = self._demand
-        if now >= demand.tick_ends_s:
-            demand.tick(now)
-        demand.arrived += cost
+        if now >= self._tick_ends_s:
+            self._tick(now)
+        self._arrived += cost
         if self._pool >= cost:
             self._pool -= cost
             return 0.0
@@ -103,8 +106,7 @@ class TokenLease:
 
     def is_short(self, now: float) -> bool:
         """Whether more tokens should be leased in the background."""
-        is_needed = self._demand.exceeds(self._pool)
-        return is_needed and now >= max(self._ready_s(1.0), self._answered_s + PAUSE_S)
+        return self._needs_more() and now >= max(self._ready_s(1.0), self._answered_s + PAUSE_S)
 
     def is_call_due(self, now: float) -> bool:
         """Whether there is a reason to call the store now."""
@@ -116,8 +118,8 @@ class TokenLease:
 
     def request(self, now: float) -> Figures:
         """Build this priority's part of a call; returned tokens have left the pool then."""
-        if now >= self._demand.tick_ends_s:
-            self._demand.tick(now)
+        if now >= self._tick_ends_s:
+            self._tick(now)
         self._requested = 0.0
         self._reported = self._debt(now)
         owes = _up(self._reported)
@@ -188,46 +190,30 @@ class TokenLease:
             fits_s = self._answered_s + shortfall / self.rate if self.rate else math.inf
         return max(fits_s, self._answered_s + PAUSE_S) if self._fell_short else fits_s
 
+    def _tick(self, now: float) -> None:
+        """Close the ticks that have ended."""
+        ended = int((now - self._tick_ends_s) / TICK_S) + 1
+        self._mean_rps += WEIGHT * (self._arrived / TICK_S - self._mean_rps)
+        self._mean_rps *= (1.0 - WEIGHT) ** (ended - 1)
+        self._arrived = 0.0
+        self._tick_ends_s = now + TICK_S if ended > 1 else self._tick_ends_s + TICK_S
+
+    def _needs_more(self) -> bool:
+        """Whether more than the pool will be needed soon."""
+        return self._pool <= self._refill_at and self._prefetch_s * self._mean_rps >= 1.0
+
     def _shortfall(self) -> tuple[int, int]:
         """Return the wanted and the needed tokens, in micro-tokens."""
         waiting = math.fsum(self.waiters.values())
         first = next(iter(self.waiters.values()), self._rejected_cost)
-        if not first and not self._demand.exceeds(self._pool):
+        if not first and not self._needs_more():
             return 0, 0
-        prefetch = self._demand.next_prefetch(first, waiting)
+        # At a cold start there is no mean yet: arrivals of this tick count, and double from call to call.
+        arriving = waiting + max(0.0, self._arrived - COLD_START_COST)
+        prefetch = max(self._prefetch_s * self._mean_rps, first, arriving)
+        self._refill_at = REFILL_AT * prefetch
         need = max(0.0, first - self._pool)
         return _up(max(need, math.ceil(prefetch) - self._pool)), _up(need)
-
-
-@dataclass(slots=True)
-class _ExpectedDemand:
-    """Mean demand of this process, and the prefetch that follows from it."""
-
-    prefetch_s: float  # Seconds of mean demand that are prefetched
-    tick_ends_s: float
-    arrived: float = 0.0  # Cost that has arrived in this tick
-    mean_rps: float = 0.0
-    refill_at: float = 0.0
-
-    def tick(self, now: float) -> None:
-        """Close the ticks that have ended."""
-        ended = int((now - self.tick_ends_s) / TICK_S) + 1
-        self.mean_rps += WEIGHT * (self.arrived / TICK_S - self.mean_rps)
-        self.mean_rps *= (1.0 - WEIGHT) ** (ended - 1)
-        self.arrived = 0.0
-        self.tick_ends_s = now + TICK_S if ended > 1 else self.tick_ends_s + TICK_S
-
-    def exceeds(self, pool: float) -> bool:
-        """Whether more than a pool will be needed soon."""
-        return pool <= self.refill_at and self.prefetch_s * self.mean_rps >= 1.0
-
-    def next_prefetch(self, first: float, waiting: float) -> float:
-        """Return the tokens to hold after the next answer, by the costs of the first and of all waiters."""
-        # At a cold start there is no mean yet: arrivals of this tick count, and double from call to call.
-        arriving = waiting + max(0.0, self.arrived - COLD_START_COST)
-        prefetch = max(self.prefetch_s * self.mean_rps, first, arriving)
-        self.refill_at = REFILL_AT * prefetch
-        return prefetch
 
 
 def _micro(tokens: float) -> int:
