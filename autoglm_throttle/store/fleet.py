@@ -42,6 +42,7 @@ TIMER_S: Final = 0.001  # Seconds by which a timer may fire too early; the threa
 # A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing.
 MAX_MEMBERS: Final = 10_000
 
+THREAD: Final = "autoglm-throttle-fleet"
 PROBE_S: Final = 1.0
 
 MAX_MISSED_BEATS: Final = 3  # Missed heartbeats after which the others count a process as dead
@@ -242,11 +243,7 @@ class FleetSync:
         self._name = secrets.token_hex(8)
         self._outage = OutageLog("the fleet's store")
         self._worker = Worker(
-            "autoglm-throttle-fleet",
-            self._step,
-            on_stop=self._leave,
-            on_crash=self._record_failure,
-            clock=clock,
+            THREAD, self._step, on_stop=self._leave, on_crash=self._record_failure, clock=clock
         )
         leases.wake = self._worker.wake
         # Starts the thread unless it runs; returns at once. Also after `stop`.

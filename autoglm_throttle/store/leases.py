@@ -50,7 +50,7 @@ class TokenLease:
         self._arrived = 0.0  # Cost that has arrived in this tick
         self._tick_ends_s = now + TICK_S
         self._prefetch_s = min(PREFETCH * lease_s, PREFETCH_BURST * burst / rate)
-        self._refill_at = 0.0
+        self._refill_at = 0.0  # Tokens in the pool at which more is leased
         self._lease_s = lease_s
         # Expiry and size of each grant; the oldest are spent first.
         self._grants: deque[tuple[float, float]] = deque()

@@ -56,7 +56,10 @@ _BY_CLASS: Final = {
 
 
 def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
-    """Classify an error of redis-py; once the call was ``sent`` its units may have been spent."""
+    """Classify an error of redis-py; once the call was ``sent`` its units may have been spent.
+
+    A pool, such as that of a cluster's client, reports by its text alone that a call was not sent.
+    """
     text = str(error)
     for phrases, kind in _BY_TEXT:
         if any(phrase in text for phrase in phrases):
@@ -65,8 +68,9 @@ def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
         return StoreErrorKind.QUEUE_FULL
     names = (base.__name__ for base in type(error).__mro__)
     kind = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), StoreErrorKind.CONFUSED)
-    is_unsent = not sent and kind in {StoreErrorKind.TIMEOUT, StoreErrorKind.LOST}
-    return StoreErrorKind.UNREACHABLE if is_unsent else kind
+    if kind in {StoreErrorKind.TIMEOUT, StoreErrorKind.LOST} and (not sent or "connecting to" in text):
+        return StoreErrorKind.UNREACHABLE
+    return kind
 
 
 class LuaScript:
@@ -224,7 +228,7 @@ class LuaScript:
         except Exception as error:  # noqa: BLE001 - a client may raise anything
             replies = [error] * len(calls)
         return [
-            self._record_error(reply, sent=not _is_unsent(reply)) if isinstance(reply, Exception) else reply
+            self._record_error(reply, sent=True) if isinstance(reply, Exception) else reply
             for reply in replies
         ]
 
@@ -334,13 +338,6 @@ def _unknown(replies: Sequence[object]) -> list[int]:
     from redis.exceptions import NoScriptError
 
     return [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-
-
-def _is_unsent(error: BaseException) -> bool:
-    """Whether a cluster's client failed before sending: its pool has no other sign of it."""
-    from redis.exceptions import RedisClusterException
-
-    return isinstance(error, RedisClusterException) or "connecting to" in str(error)
 
 
 def _packer() -> Callable[[tuple[str | int, ...]], bytes] | None:

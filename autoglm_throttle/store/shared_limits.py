@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 
 # Errors that other users of the same server would meet, too; the others may be ours alone.
-UNREACHABLE_ERRORS: Final = frozenset(
-    {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
-)
+UNREACHABLE_ERRORS: Final = {StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE, StoreErrorKind.LOST}
 
 T = TypeVar("T")
 

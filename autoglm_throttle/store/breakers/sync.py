@@ -275,7 +275,7 @@ class RedisBreakerStore:
             self.subscriber.due_s = -math.inf
         if errors:
             self._not_before_s = self.state.clock() + RETRY_S
-            self._record_failure(errors[0], error_kind(errors[0], sent="connecting to" not in str(errors[0])))
+            self._record_failure(errors[0], error_kind(errors[0], sent=True))
 
     def _take_jobs(self, now: float) -> Iterator[_Job]:
         state, protocol = self.state, self.protocol
