@@ -24,15 +24,7 @@ HostLoad = tuple[float | None, float | None]
 class HostSampler:
     """Reads the host's load; blocking, for some tens of microseconds. Call it from one thread."""
 
-    def __init__(
-        self,
-        average: Callable[[], tuple[float, float, float]] | None = None,
-        cores: int | None = None,
-        cpu_times: Callable[[], Any] | None = None,
-    ) -> None:
-        self._average = average if average is not None else getattr(os, "getloadavg", None)
-        self._cores = cores if cores is not None else os.cpu_count()
-        self._cpu_times = cpu_times
+    def __init__(self) -> None:
         self._last: tuple[float, float] | None = None
         self._newest: HostLoad = (None, None)
         self._due_s = -math.inf
@@ -46,14 +38,15 @@ class HostSampler:
 
     def read(self) -> HostLoad:
         """Return the load now, and iowait since the call before; the first call returns no iowait."""
+        cores = os.cpu_count()
         try:
-            load = self._average()[0] / self._cores if self._average and self._cores else None
-        except OSError:
+            load = os.getloadavg()[0] / cores if cores else None
+        except (AttributeError, OSError):  # Windows has no load average
             load = None
         return load, self._iowait()
 
     def _iowait(self) -> float | None:
-        read = self._cpu_times or _cpu_times_of_psutil()
+        read = _cpu_times_of_psutil()
         times: Any = read() if read else None
         last, self._last = self._last, None
         if not hasattr(times, "iowait"):
