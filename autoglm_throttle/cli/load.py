@@ -16,7 +16,6 @@ from autoglm_throttle.cli.options import (
     Option,
     OptionGroups,
     ProblemList,
-    UsageError,
     above_zero,
     add_options,
     hidden_query,
@@ -219,7 +218,7 @@ def read_arguments(args: argparse.Namespace, url: str) -> None:
     """Check a command line; the namespace gets the values that its options make together.
 
     These are those of `read_run`, ``offer``, ``planned`` (the requests), ``priority_mix``, and ``path`` of
-    the URL. All problems are raised together, as a `UsageError`.
+    the URL. All problems are raised together.
     """
     place, args.path = split_url(url)
     args.planned, shares = _requests(args)
@@ -338,7 +337,7 @@ def _run(args: argparse.Namespace) -> int:
     if words[0] == "compare":
         return _compare(args, words[1:])
     if len(words) != 1:
-        raise UsageError([f"URL: one service is loaded at a time, not {' '.join(words)}"])
+        raise TrafficError(f"URL: one service is loaded at a time, not {' '.join(words)}")
     read_arguments(args, words[0])
     if args.dry_run:
         write("\n".join(load_preview(args)))

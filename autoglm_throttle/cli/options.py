@@ -33,14 +33,6 @@ FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "conn
 T = TypeVar("T")
 
 
-class UsageError(TrafficError):
-    """The command cannot run with these arguments."""
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems: tuple[str, ...] = tuple(problems)
-
-
 class ProblemList:
     """List of problems, filled while options are read."""
 
@@ -62,9 +54,9 @@ class ProblemList:
         return other
 
     def raise_if_any(self) -> None:
-        """Raise `UsageError` with all problems if there are any."""
+        """Raise one error with all problems, each on a line, if there are any."""
         if self._problems:
-            raise UsageError(self._problems)
+            raise TrafficError("\n".join(self._problems))
 
 
 class Option(NamedTuple):
@@ -197,10 +189,8 @@ def run_command(name: str, work: Callable[[], int]) -> int:
     """
     try:
         return work()
-    except UsageError as error:
-        text = "".join(f"autoglm-throttle {name}: {problem}\n" for problem in error.problems)
     except ThrottleError as error:
-        text = f"autoglm-throttle {name}: {error}\n"
+        text = "".join(f"autoglm-throttle {name}: {problem}\n" for problem in str(error).split("\n"))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # an OSError, but no failure: main() treats it as success

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.cli import load
-from autoglm_throttle.cli.options import UsageError, is_loopback, split_url
+from autoglm_throttle.cli.options import is_loopback, split_url
 from autoglm_throttle.cli.run import Search
+from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, TraceShape, Users
 from autoglm_throttle.traffic.report import LIMITS_S
 from autoglm_throttle.traffic.request_source import PlannedRequest
@@ -32,9 +33,9 @@ def asked(*words: str, url: str = URL) -> argparse.Namespace:
 
 
 def faults(*words: str, url: str = URL) -> tuple[str, ...]:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(TrafficError) as caught:
         asked(*words, url=url)
-    return caught.value.problems
+    return tuple(str(caught.value).split("\n"))
 
 
 def test_defaults_of_all_options() -> None:
