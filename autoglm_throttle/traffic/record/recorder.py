@@ -96,7 +96,6 @@ class Recorder:
         clock: Clock = time.monotonic,
     ) -> None:
         callers = CallerSettings() if callers is None else callers
-        kind, _, name = callers.identity.partition(":")
         self.settings: RecorderSettings = settings
         # Read for each request: an attribute of a pydantic model takes longer.
         self.body: RecordBody = settings.body
@@ -105,7 +104,7 @@ class Recorder:
             keep_query=settings.query,
             mask_paths=settings.mask_paths,
             priority_header=callers.priority_header,
-            identity_headers=[*([name] if kind == "header" else []), *filter(None, [client_header])],
+            identity_headers=filter(None, [_identity_header(callers), client_header]),
         )
         self.clients: RecordedClients = RecordedClients(callers, client_header, settings.sample)
         self.clock: Clock = clock
@@ -207,7 +206,8 @@ class Recorder:
         for throttle in throttles:
             if throttle not in self._known_throttles:
                 self._known_throttles.add(throttle)
-                self.redaction.disallow(_identity_header(throttle))
+                settings = getattr(throttle, "settings", None)
+                self.redaction.disallow(_identity_header(getattr(settings, "callers", None)))
 
     def _new_writer(self) -> Writer | None:
         """Create a file and its writer. An error ends the recording, and requests are still served."""
@@ -244,8 +244,7 @@ def _writable(path: Path | None) -> Path:
     return path
 
 
-def _identity_header(throttle: object) -> str:
-    """Return the header field by which a throttle identifies callers; empty if there is none."""
-    callers = getattr(getattr(throttle, "settings", None), "callers", None)
+def _identity_header(callers: object) -> str:
+    """Return the header field by which these settings identify callers; empty if there is none."""
     kind, _, name = str(getattr(callers, "identity", "")).partition(":")
     return name if kind == "header" else ""
