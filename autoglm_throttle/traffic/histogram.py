@@ -26,6 +26,18 @@ def rank(share: float, count: int) -> int:
     return max(1, -(-parts * count // whole))
 
 
+def percentiles_of(
+    rising: Sequence[Sequence[int]], max_s: float, shares: Iterable[float]
+) -> list[float | None]:
+    """Return percentiles of the pairs of a histogram, and of its longest duration."""
+    if not rising:
+        return [None for _ in shares]
+    cumulative = list(accumulate(count for _, count in rising))
+    edges = [rising[bisect_left(cumulative, rank(share, cumulative[-1]))][0] for share in shares]
+    widths = [1 << max(0, edge.bit_length() - DIGITS) for edge in edges]
+    return [min((edge + width) / 1e6, max_s) for edge, width in zip(edges, widths, strict=True)]
+
+
 class Histogram:
     """Counts durations."""
 
@@ -79,13 +91,7 @@ class Histogram:
 
     def percentiles(self, shares: Iterable[float]) -> list[float | None]:
         """Return several percentiles in one pass, in the order of the shares."""
-        rising = self.pairs()
-        if not rising:
-            return [None for _ in shares]
-        cumulative = list(accumulate(count for _, count in rising))
-        edges = [rising[bisect_left(cumulative, rank(share, cumulative[-1]))][0] for share in shares]
-        widths = [1 << max(0, edge.bit_length() - DIGITS) for edge in edges]
-        return [min((edge + width) / 1e6, self.max_s) for edge, width in zip(edges, widths, strict=True)]
+        return percentiles_of(self.pairs(), self.max_s, shares)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return lower bucket edges in microseconds with their counts, rising."""
@@ -97,13 +103,4 @@ class Histogram:
         whole = cls()
         for part in parts:
             whole.update(part)
-        return whole
-
-    @classmethod
-    def restored(cls, pairs: Iterable[tuple[int, int]], max_s: float) -> Histogram:
-        """Rebuild a histogram from pairs and the longest duration; its mean is that of the lower edges."""
-        whole = cls()
-        whole._counts.update(dict(pairs))
-        whole.max_s = max_s
-        whole._sum_us = sum(edge * count for edge, count in whole._counts.items())
         return whole

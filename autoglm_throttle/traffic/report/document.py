@@ -106,8 +106,12 @@ def _sums(result: Result, limits_s: Mapping[Priority, float], sent_s: float) -> 
 
     def cell(length_s: float, *wanted: int | None) -> Part:
         """Sum the rows with the wanted segment, priority and group; None and left out: all."""
-        places = (row for key, row in rows.items() if all(map(_fits, wanted, key)))
-        return tally(Tally.of(places), length_s, step_s)
+        chosen = [
+            row
+            for key, row in rows.items()
+            if all(one in (None, part) for one, part in zip(wanted, key, strict=False))
+        ]
+        return tally(Tally.of(chosen), length_s, step_s)
 
     def by_priority(length_s: float, segment: int | None = None) -> Part:
         return {one.label: cell(length_s, segment, one.value) for one in Priority}
@@ -131,10 +135,6 @@ def _sums(result: Result, limits_s: Mapping[Priority, float], sent_s: float) -> 
             {"label": label, "tally": cell(sent_s, None, None, group)} for group, label in enumerate(labels)
         ],
     }
-
-
-def _fits(wanted: int | None, part: int) -> bool:
-    return wanted is None or wanted == part
 
 
 def _labels(result: Result) -> tuple[list[str], list[int]]:

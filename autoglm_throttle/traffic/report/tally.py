@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, product
 
-from autoglm_throttle.traffic.histogram import Histogram, rank
+from autoglm_throttle.traffic.histogram import Histogram, percentiles_of, rank
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
@@ -54,8 +54,7 @@ def times(histogram: Histogram) -> Part:
 
 def percentile(durations: Part, share: float) -> float | None:
     """Return a percentile of durations in a report, in seconds, by its share 0..1; None without data."""
-    pairs = [(edge, count) for edge, count in durations["histogram"]]
-    return rounded(Histogram.restored(pairs, durations["max_s"] or 0.0).percentile(share))
+    return rounded(*percentiles_of(durations["histogram"], durations["max_s"] or 0.0, (share,)))
 
 
 def tally(row: Tally, length_s: float, step_s: float) -> Part:

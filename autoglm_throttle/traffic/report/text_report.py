@@ -169,11 +169,8 @@ def comparison(a: Document, b: Document) -> dict[str, Any]:
 
     The caveats are reasons why the numbers may not be comparable. A ratio is b by a.
     """
-    return {
-        "titles": [a["title"], b["title"]],
-        "caveats": _caveats(a, b),
-        "rows": list(_comparison_rows(a, b)),
-    }
+    rows = list(_comparison_rows(a, b))
+    return {"titles": [a["title"], b["title"]], "caveats": _caveats(a, b), "rows": rows}
 
 
 def compare(a: Document, b: Document) -> list[str]:
@@ -181,10 +178,10 @@ def compare(a: Document, b: Document) -> list[str]:
     result = comparison(a, b)
     rows = [("segment", "priority", "metric", "A", "B", "B/A")]
     for row in result["rows"]:
-        if row["a"] or row["b"]:
-            both = quantity(row["a"], row["unit"]), quantity(row["b"], row["unit"])
-            ratio = NO_DATA if row["ratio"] is None else f"{row['ratio']:.2f}"
-            rows.append((row["segment"], row["priority"], row["metric"], *both, ratio))
+        segment, priority, name, unit, one, other, ratio = row.values()
+        if one or other:
+            both = quantity(one, unit), quantity(other, unit)
+            rows.append((segment, priority, name, *both, NO_DATA if ratio is None else f"{ratio:.2f}"))
     titles = [f"{name}: {title}" for name, title in zip("AB", result["titles"], strict=True)]
     caveats = [f"note: {caveat}" for caveat in result["caveats"]]
     return [printable(line) for line in (*titles, *caveats, "", *table(rows, text_columns=3))]
