@@ -69,7 +69,6 @@ def make(result: Result, run_info: RunInfo) -> Document:
     sent_s = _sent_s(result)
     sums = _sums(result, run_info.limits_s, sent_s)
     generator = _generator(result)
-    results = run_info.objectives.evaluate(sums["totals"], sums["priorities"], sums["segments"])
     return {
         "schema": SCHEMA,
         "kind": KIND,
@@ -77,7 +76,7 @@ def make(result: Result, run_info: RunInfo) -> Document:
         "about": run_info.about,
         "load": _load(result, run_info, [part["label"] for part in sums["requests"]], sent_s),
         "verdict": verdict(
-            [*results, *run_info.replay.objectives],
+            [*run_info.objectives.evaluate(sums), *run_info.replay.objectives],
             [*run_info.caveats, *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
             failure=describe_total_failure(sums["totals"], log.results),

@@ -132,18 +132,19 @@ class Objectives:
             known = ", ".join(f"{number} ({name})" for number, name in enumerate(segments, 1))
             raise TrafficError(f"no such segment: {', '.join(missing)}; there are {known}")
 
-    def evaluate(self, totals: Part, priorities: Mapping[str, Part], segments: Sequence[Part]) -> list[Part]:
-        """Evaluate each objective; for a repeated segment, once for each occurrence."""
+    def evaluate(self, sums: Part) -> list[Part]:
+        """Evaluate each objective on the tallies of a report; for a repeated segment, once for each."""
         results = []
         for term in self.terms:
-            places = [(totals, priorities)]
+            places = [{"tally": sums["totals"], "priorities": sums["priorities"]}]
             if term.segment is not None:
-                numbered = enumerate(segments)
-                chosen = [part for number, part in numbered if term.applies_to(number, part["name"])]
-                places = [(part["tally"], part["priorities"]) for part in chosen]
-            label = None if term.priority is None else term.priority.label
-            found = [whole if label is None else by_priority[label] for whole, by_priority in places]
-            results += [term.evaluate(tally) for tally in found or (None,)]
+                numbered = enumerate(sums["segments"])
+                places = [part for number, part in numbered if term.applies_to(number, part["name"])]
+            tallies = [
+                place["tally"] if term.priority is None else place["priorities"][term.priority.label]
+                for place in places
+            ]
+            results += [term.evaluate(tally) for tally in tallies or (None,)]
         return results
 
 

@@ -38,7 +38,7 @@ RUN = run_of_ten()
 
 
 def judged(text: str) -> list[Part]:
-    return Objectives.parse(text).evaluate(RUN["totals"], RUN["priorities"], RUN["segments"])
+    return Objectives.parse(text).evaluate(RUN)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_duplicate_segment_name_is_evaluated_twice() -> None:
     ]
     told = make(made(sent, ends_s=[1, 2, 3], names=["base", "peak", "base"]), RUN_INFO)
     objectives = Objectives.parse("error@base<1%")
-    verdicts = objectives.evaluate(told["totals"], told["priorities"], told["segments"])
+    verdicts = objectives.evaluate(told)
     assert [(one["value"], one["holds"]) for one in verdicts] == [(0.0, True), (1.0, False)]
 
 
@@ -202,5 +202,5 @@ def test_duplicate_segment_name_is_evaluated_twice() -> None:
 def test_a_percentile_is_taken_as_it_is_written(metric: str, value: float) -> None:
     sent = [Sent(response_s=4.0 if n == 999 else 0.01) for n in range(1000)]
     told = make(made(sent), RUN_INFO)
-    (one,) = Objectives.parse(f"{metric}<1s").evaluate(told["totals"], told["priorities"], told["segments"])
+    (one,) = Objectives.parse(f"{metric}<1s").evaluate(told)
     assert one["value"] == pytest.approx(value, rel=0.01)
