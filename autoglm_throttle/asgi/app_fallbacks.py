@@ -13,6 +13,7 @@ from autoglm_throttle.resilience.drive import drive_async
 from autoglm_throttle.resilience.fallback import ERROR, LOAD, UNSET, DegradationAction
 from autoglm_throttle.resilience.http.answer import HttpAnswer, Pairs
 from autoglm_throttle.resilience.http.cache import mark_degraded
+from autoglm_throttle.resilience.http.fields import members
 from autoglm_throttle.types import FallbackContext, FallbackKind, GuardRejected, Outcome, Rejected
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ def _sized(answer: HttpAnswer, kind: FallbackKind, cause: str) -> HttpAnswer:
     """Add the Content-Length, which a server needs to keep the connection, and the degradation mark."""
     if kind is FallbackKind.STALE:  # marked already, and stored with its length
         return answer
-    length = "content-length", str(len(answer.body))
-    sized = any(name.lower() == length[0] for name, _ in answer.headers)
-    return mark_degraded(answer if sized else answer.with_header(length), kind, cause)
+    if not members(answer.headers, "content-length"):
+        answer = answer.with_header(("content-length", str(len(answer.body))))
+    return mark_degraded(answer, kind, cause)
 
 
 class FallbackResponder:

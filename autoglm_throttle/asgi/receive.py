@@ -22,7 +22,6 @@ BUFFER_BYTES = 65_536
 PART_OVERHEAD_BYTES = 256
 
 DISCONNECTS = ("http.disconnect", "websocket.disconnect")
-
 _DISCONNECT = {"type": "http.disconnect"}
 
 

@@ -15,11 +15,9 @@ from autoglm_throttle.resilience.fallback import DegradedAnswer, degraded_answer
 from autoglm_throttle.types import Outcome
 
 SWITCHING_PROTOCOLS = 101  # The status of an accepted websocket
-
 THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 
 _EVENT = (b"e", b"E")  # First letter of the subtype ``event-stream``
-
 # Client errors that may be due to the load: their time counts as that of the work.
 _SERVICE_STATUSES = (408, 429)
 

@@ -310,25 +310,22 @@ class BegunCall:
             self.is_done, self.result = True, ended.value
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        """Run the rest: as ``yield from``, which cannot take over an iterator that has yielded already."""
+        """Run the rest: ``yield from`` can take over once the first answer has arrived."""
         coroutine, pending = self._coroutine, self._pending
-        if not self._has_begun:
-            return (yield from coroutine.__await__())
-        step: Callable[[], Any]
-        while True:
+        while self._has_begun:
             try:
-                sent = yield pending
+                yield pending
             except GeneratorExit:
                 coroutine.close()
                 raise
             except BaseException as error:  # noqa: BLE001 - a cancellation, too, belongs to the call
-                step = partial(coroutine.throw, error)
+                try:
+                    pending = coroutine.throw(error)
+                except StopIteration as ended:
+                    return ended.value
             else:
-                step = partial(coroutine.send, sent)
-            try:
-                pending = step()
-            except StopIteration as ended:
-                return ended.value
+                break
+        return (yield from coroutine.__await__())
 
     def close(self) -> None:
         """Abandon the call."""
