@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -293,24 +293,21 @@ def add_to_openapi(app: FastAPI, *, throttle: Throttle | None = None) -> None:
     def openapi() -> dict[str, Any]:
         schema = make()
         routes = RouteTable([*settings.routes, *visible_routes(app)])
-
-        def is_exempt(path: str, method: str) -> bool:
-            route = routes.match(path, method.upper())
-            return path in settings.callers.exempt_paths or (route is not None and route.exempt)
-
-        _describe(schema, is_exempt)
+        _describe(schema, routes, settings.callers.exempt_paths)
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the FastAPI documentation does
 
 
-def _describe(schema: MutableMapping[str, Any], is_exempt: Callable[[str, str], bool]) -> None:
+def _describe(schema: dict[str, Any], routes: RouteTable, exempt_paths: Container[str]) -> None:
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     schemas.setdefault(ThrottleProblem.__name__, ThrottleProblem.model_json_schema())
     reference = {"$ref": f"#/components/schemas/{ThrottleProblem.__name__}"}
     for path, operations in schema.get("paths", {}).items():
         for method in _METHODS:
-            if method in operations and not is_exempt(path, method):
+            route = routes.match(path, method.upper())
+            is_exempt = path in exempt_paths or (route is not None and route.exempt)
+            if method in operations and not is_exempt:
                 responses = operations[method].setdefault("responses", {})
                 for status, response in _responses(reference).items():
                     responses.setdefault(str(status), response)
