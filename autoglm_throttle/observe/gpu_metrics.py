@@ -37,10 +37,8 @@ def labelled(devices: Iterable[GpuSample]) -> list[tuple[str, GpuSample]]:
 
     A GPU's label is its index, an engine's its ``host:port``; on another host the host's name comes first.
     Two sources that number their devices alike and report no common UUID would share a label. Prometheus
-    rejects a scrape with two equal series, so the second one is called ``0#2``.
-
-    Args:
-        devices: in the order of the view, which does not change while the devices stay the same.
+    rejects a scrape with two equal series, so the second one is called ``0#2``: the order of a view does not
+    change while the devices stay the same.
     """
     taken: dict[tuple[bool, str], int] = {}
     result = []

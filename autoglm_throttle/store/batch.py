@@ -58,12 +58,10 @@ class _BatchCall:
 
 
 class RedisBatch:
-    """The calls of one event loop. All methods but `stats` are called by that loop's tasks and callbacks.
+    """The calls of one event loop, whose tasks and callbacks alone call all methods but `stats`.
 
-    Calls carry many callers: they run in no caller's context, and keep none alive.
-
-    To a cluster, entries of different tags are sent in calls of their own. ``report`` is called once for each
-    round trip and each firing of the deadline: None if it answered.
+    Calls run in no caller's context, and keep none alive. To a cluster, entries of different tags are sent in
+    calls of their own. Each round trip and each firing of the deadline is reported: None if it answered.
     """
 
     def __init__(
@@ -95,10 +93,7 @@ class RedisBatch:
         self._counts = StoreStats()
 
     def request(self, entry: WindowEntry, due: float | None = None) -> Reply:
-        """Send a check with the next call; the future always ends, and not with an exception.
-
-        ``due`` is that of its request, if this is not its first check.
-        """
+        """Send a check with the next call, or one more of a request that is due; the future never raises."""
         loop = self.loop
         future: Reply = loop.create_future()
         if len(self._queue) >= self._queue_max:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -114,10 +115,7 @@ class RedisClients:
 
 
 class Subscriber:
-    """Subscription of one channel, supervised by pings and made again after a failure.
-
-    Messages published without a subscriber are lost, so ``on_subscribed`` schedules a read of all states.
-    """
+    """Subscription of one channel, supervised by pings; after a failure it is made again, with a callback."""
 
     def __init__(
         self,
@@ -178,7 +176,7 @@ class Subscriber:
             elif message["type"] == "subscribe":
                 self.is_listening = True
                 self._health.reset(now)
-                self.on_subscribed()
+                self.on_subscribed()  # messages published without a subscriber are lost
         if now - self._received_s > SILENCE_LIMIT_S:
             raise TimeoutError(f"nothing received for {SILENCE_LIMIT_S:g} s")
         if now >= self.due_s:
@@ -222,7 +220,8 @@ def _client(
     """Create a client, and list the objects to close with it; the timeouts: to connect, and to read."""
     from redis.backoff import NoBackoff
 
-    library, node, retry = _library(is_async=is_async)
+    root = "redis.asyncio" if is_async else "redis"
+    library, cluster, retry = map(import_module, (root, f"{root}.cluster", f"{root}.retry"))
 
     def options(login: RedisLogin) -> dict[str, Any]:
         username, password = login
@@ -232,14 +231,15 @@ def _client(
             "socket_connect_timeout": timeouts[0],
             "socket_timeout": timeouts[1],
             "protocol": PROTOCOL,
-            "retry": retry(NoBackoff(), 0),
+            "retry": retry.Retry(NoBackoff(), 0),
             **_tls(url),
         }
 
     given = options(url.login) | {"max_connections": connections}
     if url.topology == "cluster":
-        cluster = library.RedisCluster(startup_nodes=[node(host, port) for host, port in url.hosts], **given)
-        return cluster, [cluster]
+        nodes = [cluster.ClusterNode(host, port) for host, port in url.hosts]
+        client = library.RedisCluster(startup_nodes=nodes, **given)
+        return client, [client]
     if url.topology == "sentinel":
         manager = library.Sentinel(list(url.hosts), sentinel_kwargs=options(url.sentinel_login))
         primary = manager.master_for(url.service, db=url.db, **given)
@@ -249,21 +249,6 @@ def _client(
         place = dict(zip(("host", "port"), url.hosts[0], strict=True))
     single = library.Redis(db=url.db, **place, **given)
     return single, [single]
-
-
-def _library(*, is_async: bool) -> tuple[Any, Any, Any]:
-    """Import redis or redis.asyncio, with its class of cluster nodes and of retries."""
-    if is_async:
-        from redis import asyncio as library
-        from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
-        from redis.asyncio.retry import Retry as AsyncRetry
-
-        return library, AsyncClusterNode, AsyncRetry
-    import redis
-    from redis.cluster import ClusterNode
-    from redis.retry import Retry
-
-    return redis, ClusterNode, Retry
 
 
 def _tls(url: RedisAddress) -> dict[str, Any]:

@@ -217,11 +217,7 @@ def fleet_keys(settings: StoreSettings) -> tuple[str, str]:
 
 
 class FleetSync:
-    """Announces this process to its fleet, and keeps its leases filled.
-
-    The lock guards the leases, here and wherever they are taken from; the clock is theirs, too. ``connect``
-    makes a synchronous client.
-    """
+    """Announces this process to its fleet, and keeps its leases filled; the lock and the clock are theirs."""
 
     def __init__(
         self,

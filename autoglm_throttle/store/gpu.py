@@ -1,11 +1,9 @@
 """Provides the GPUs of all hosts: this host's own, and those that the others publish in Redis.
 
-It is a provider like any other, on the sampler's thread. One call publishes the local rows and returns
-those of the other hosts. A store that hangs costs one read a quarter of a second; then calls pause.
-
-The rows of a silent host count for four of its intervals. Then its devices are lost: their weight leaves the
-capacity and they are never read as idle. While the store itself is unavailable, nothing is known of the other
-hosts. That is a different case: they are left out, and with them their weight.
+One call publishes the local rows and returns those of the other hosts. A store that hangs costs one read a
+quarter of a second; then calls pause. The rows of a silent host count for four of its intervals. Then its
+devices are lost: their weight leaves the capacity and they are never read as idle. While the store itself is
+unavailable, nothing is known of the other hosts: they are left out, and with them their weight.
 """
 
 from __future__ import annotations

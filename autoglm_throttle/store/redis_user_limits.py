@@ -65,10 +65,8 @@ class RedisUserLimitStore:
         return text if kind is not None and kind is self._current_error else ""
 
     def listen(self, report: Callable[[StoreErrorKind | None], None]) -> None:
-        """Call ``report`` for each round trip and each firing of the deadline; None: it answered.
-
-        It is not called for each caller: one slow server would count a failure for every waiting request.
-        """
+        """Call ``report`` for each round trip and each firing of the deadline; None: it answered."""
+        # Not for each caller: one slow server would count a failure for every waiting request.
         self._listener = report
 
     def notify(self, kind: StoreErrorKind | None, *, is_probe: bool = False) -> None:
@@ -127,10 +125,7 @@ class RedisUserLimitStore:
                     batch.loop.call_soon_threadsafe(batch.send_oneway, refund)
 
     async def probe(self) -> StoreErrorKind | None:
-        """Check on new connections if the store would decide: charge a unit of the probe's own limit.
-
-        Reading alone would miss a replica or a full memory.
-        """
+        """Check on new connections if the store decides: reading would miss a replica or a full memory."""
         batch = self.batch()
         if batch is None:
             return StoreErrorKind.LOOP
