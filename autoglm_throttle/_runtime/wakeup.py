@@ -44,7 +44,13 @@ class AsyncioWakeup:
     async def wait(self, seconds: float, disconnected: DisconnectWait) -> bool:
         """Wait for `set`, for ``seconds`` at most; True if ``disconnected`` ended first. It begins later."""
         if not self._is_set:
-            await self._wait_undetected(min(seconds, DISCONNECT_WATCH_DELAY_S))
+            self._first = self._loop.create_future()
+            timer = self._loop.call_later(min(seconds, DISCONNECT_WATCH_DELAY_S), _finish, self._first)
+            try:
+                await self._first
+            finally:
+                timer.cancel()
+                self._first = None
         if self._is_set or seconds <= DISCONNECT_WATCH_DELAY_S:
             return False
         try:
@@ -57,15 +63,6 @@ class AsyncioWakeup:
         finally:
             self._timeout = None
         return True
-
-    async def _wait_undetected(self, seconds: float) -> None:
-        self._first = self._loop.create_future()
-        timer = self._loop.call_later(seconds, _finish, self._first)
-        try:
-            await self._first
-        finally:
-            timer.cancel()
-            self._first = None
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -162,24 +162,15 @@ def user_limits(
 
     # An explicit number of workers takes precedence over the counted members of the fleet.
     counted = fleet_sync if settings.rates.workers == 1 else None
-    windows = SharedUserLimits(
-        hasher.text,
-        store,
-        settings.store,
-        StoreFallback(
-            sets,
-            settings.store,
-            processes=lambda: settings.rates.workers if counted is None else counted.leases.members,
-            max_users=settings.users.max_users,
-        ),
-        lock,
-        clock,
-    )
+
+    def processes() -> int:
+        return settings.rates.workers if counted is None else counted.leases.members
+
+    fallback = StoreFallback(sets, settings.store, processes=processes, max_users=settings.users.max_users)
+    windows = SharedUserLimits(hasher.text, store, settings.store, fallback, lock, clock)
     if fleet_sync is not None:  # same server: a loss found by one is reported to the other
-        windows.on_store_lost, fleet_sync.leases.on_store_lost = (
-            fleet_sync.leases.report_failure,
-            windows.report_failure,
-        )
+        leases = fleet_sync.leases
+        windows.on_store_lost, leases.on_store_lost = leases.report_failure, windows.report_failure
     return windows
 
 
@@ -206,14 +197,9 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import TIMEOUT_S
 
-    clients = redis_clients(settings)
-    return RedisBreakerStore(
-        partial(clients.sync, TIMEOUT_S),
-        settings.store,
-        settings.shared_breakers,
-        clock,
-        cluster=clients.cluster,
-    )
+    clients, breakers = redis_clients(settings), settings.shared_breakers
+    connect = partial(clients.sync, TIMEOUT_S)
+    return RedisBreakerStore(connect, settings.store, breakers, clock, cluster=clients.cluster)
 
 
 def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
