@@ -49,11 +49,9 @@ class LatencyPercentile:
         return self._value_s
 
     def was_met(self, slo_s: float, now: float) -> bool:
-        """Return whether the newest percentile, or one within the last ten minutes, met the objective.
-
-        An objective that was not met once in this time says nothing about load: 2 s are out of reach for
-        longer streams. Taken for load it would reject all requests each time the percentile expires.
-        """
+        """Return whether the newest percentile, or one within the last ten minutes, met the objective."""
+        # One that was never met says nothing about load: 2 s are out of reach for longer streams. Taken for
+        # load it would reject all requests each time the percentile expires.
         if self._value_s is not None and self._value_s <= slo_s:
             self._met_s = now
         return now - self._met_s <= REACHABLE_FOR_S

@@ -191,13 +191,6 @@ class MemoryFill:
             fill += (load.stated_bytes - self._at_sample.stated_bytes) / self.usable_bytes
         return max(0.0, fill)
 
-    def state(self, now: float) -> FillBasis:
-        """Basis at ``now``; ``unknown`` once the fill is too old."""
-        estimate = self._estimate
-        if estimate is None or now - estimate.measured_s > self._fresh_s:
-            return FillBasis.UNKNOWN
-        return self.basis
-
     def _known_s(self, interval_s: float, period_s: float) -> float:
         return max(self._settings.stale_after_s, STALE_INTERVALS * interval_s, PERIODS_TO_STALE * period_s)
 

@@ -123,7 +123,7 @@ class Quota:
         caps = {p: min(cap, ceiling) for p, cap in zip(Priority, self.caps, strict=True)}
         acts = fill is not None and not self._alone()
         return QuotaView(
-            basis=memory.state(now),
+            basis=FillBasis.UNKNOWN if fill is None else memory.basis,
             fill=fill,
             caps=caps,
             rejecting={

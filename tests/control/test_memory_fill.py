@@ -14,6 +14,11 @@ from tests.control.quotas import GB, card, loaded, seen, unloaded
 KEY = ("", "GPU-0")
 
 
+def basis_at(memory: MemoryFill, now: float) -> FillBasis:
+    """The basis, as a quota reports it."""
+    return FillBasis.UNKNOWN if memory.projected(MemoryLoad(), now) is None else memory.basis
+
+
 def fresh() -> tuple[MemoryFill, MemoryLoad]:
     return MemoryFill(GpuSettings()), MemoryLoad()
 
@@ -34,7 +39,7 @@ def watched(*steps: tuple[float, int]) -> tuple[MemoryFill, MemoryLoad, float]:
 def test_nothing_is_known_before_a_sample() -> None:
     memory, load = fresh()
     assert memory.projected(load, 0.0) is None
-    assert memory.state(0.0) is FillBasis.UNKNOWN
+    assert basis_at(memory, 0.0) is FillBasis.UNKNOWN
 
 
 def test_the_bases_are_a_closed_set() -> None:
@@ -45,7 +50,7 @@ def test_weights_are_no_fill() -> None:
     memory, load, now = watched((40.0, 0), (70.0, 4))
     assert memory.projected(load, now) == pytest.approx(0.5)
     assert memory.usable_bytes == 60 * GB
-    assert memory.state(now) is FillBasis.DEVICE
+    assert basis_at(memory, now) is FillBasis.DEVICE
 
 
 def test_a_model_that_is_still_loading_is_no_work() -> None:
@@ -120,16 +125,16 @@ def test_repeated_measurement_counts_once() -> None:
 def test_an_old_fill_is_not_known(age_s: float, known: bool) -> None:
     memory, load, now = watched((10.0, 0), (20.0, 1))
     assert (memory.projected(load, now + age_s) is not None) is known
-    assert (memory.state(now + age_s) is FillBasis.DEVICE) is known
+    assert (basis_at(memory, now + age_s) is FillBasis.DEVICE) is known
 
 
 def test_slow_source_is_trusted_longer() -> None:
     memory, load = fresh()
     memory.learn(seen(card(10.0, 1.0, period_s=10.0)), load, 1.0)
-    assert memory.state(26.0) is FillBasis.DEVICE
-    assert memory.state(26.01) is FillBasis.UNKNOWN
+    assert basis_at(memory, 26.0) is FillBasis.DEVICE
+    assert basis_at(memory, 26.01) is FillBasis.UNKNOWN
     memory.learn(seen(card(10.0, 30.0), interval_s=8.0), load, 30.0)
-    assert memory.state(54.0) is FillBasis.DEVICE
+    assert basis_at(memory, 54.0) is FillBasis.DEVICE
 
 
 @pytest.mark.parametrize(
@@ -149,9 +154,9 @@ def test_row_without_a_fill_is_skipped(row: GpuSample) -> None:
     memory, load = fresh()
     memory.learn(seen(card(10.0, 0.5)), load, 1.0)
     memory.learn(seen(row), load, 1.0)
-    assert memory.state(1.0) is FillBasis.UNKNOWN
+    assert basis_at(memory, 1.0) is FillBasis.UNKNOWN
     memory.learn(seen(row, card(10.0, 1.0, device="GPU-1")), load, 1.0)
-    assert memory.state(1.0) is FillBasis.DEVICE
+    assert basis_at(memory, 1.0) is FillBasis.DEVICE
 
 
 def test_the_fullest_device_counts() -> None:
@@ -169,7 +174,7 @@ def test_engine_reports_its_cache_fill() -> None:
     memory, load = fresh()
     loaded(load, 2)
     memory.learn(seen(card(95.0, 1.0), kv=0.4, at_s=1.0), load, 1.0)
-    assert memory.state(1.0) is FillBasis.CACHE
+    assert basis_at(memory, 1.0) is FillBasis.CACHE
     assert memory.projected(load, 1.0) == 0.4
     assert memory.usable_bytes is None
     unloaded(load, 2)
@@ -182,7 +187,7 @@ def test_figures_of_another_basis_are_forgotten() -> None:
     assert memory.slope > 0.0
     memory.learn(seen(kv=0.9, at_s=now - 1.0), load, now)
     assert memory.slope == 0.0
-    assert memory.state(now) is FillBasis.CACHE
+    assert basis_at(memory, now) is FillBasis.CACHE
 
 
 class TestKept:
@@ -190,9 +195,9 @@ class TestKept:
 
     def test_half_of_the_requests_went_and_the_fill_stayed(self) -> None:
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 3))
-        assert memory.state(now) is FillBasis.DEVICE
+        assert basis_at(memory, now) is FillBasis.DEVICE
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 2))
-        assert memory.state(now) is FillBasis.KEPT
+        assert basis_at(memory, now) is FillBasis.KEPT
         assert memory.projected(load, now) == 0.0
         assert memory.usable_bytes == 40 * GB
         assert memory.ceiling == pytest.approx(32 / 40)
@@ -203,23 +208,23 @@ class TestKept:
         memory.learn(seen(card(10.0, 1.0)), load, 1.0)
         unloaded(loaded(load, 4), 4)
         memory.learn(seen(card(60.0, 2.0)), load, 2.0)
-        assert memory.state(2.0) is FillBasis.DEVICE
+        assert basis_at(memory, 2.0) is FillBasis.DEVICE
         memory.learn(seen(card(60.0, 3.0)), load, 3.0)
-        assert memory.state(3.0) is FillBasis.KEPT
+        assert basis_at(memory, 3.0) is FillBasis.KEPT
 
     @pytest.mark.parametrize("used_gb", [63.0, 57.0])
     def test_it_counts_again_once_it_moves(self, used_gb: float) -> None:
         memory, load, now = watched((10.0, 0), (60.0, 4), (60.0, 0), (used_gb, 4))
-        assert memory.state(now) is FillBasis.DEVICE
+        assert basis_at(memory, now) is FillBasis.DEVICE
         assert memory.projected(load, now) == pytest.approx((used_gb - 10) / 90)
 
     def test_more_requests_at_the_same_fill_are_remembered(self) -> None:
         memory, _, now = watched((10.0, 0), (60.0, 4), (60.0, 8), (60.0, 4))
-        assert memory.state(now) is FillBasis.KEPT
+        assert basis_at(memory, now) is FillBasis.KEPT
 
     def test_an_empty_device_keeps_nothing(self) -> None:
         memory, _, now = watched((10.0, 0), (10.5, 4), (10.5, 0))
-        assert memory.state(now) is FillBasis.DEVICE
+        assert basis_at(memory, now) is FillBasis.DEVICE
 
     def test_a_price_is_not_learned_from_what_is_kept(self) -> None:
         memory, _, _ = watched((0.0, 0), (40.0, 4))
@@ -239,13 +244,13 @@ class TestKept:
     @pytest.mark.parametrize("used_gb", [92.0, 95.0, 100.0])
     def test_beyond_the_target_nothing_is_left(self, used_gb: float) -> None:
         memory, load, now = watched((30.0, 0), (used_gb, 4), (used_gb, 0))
-        assert memory.state(now) is FillBasis.KEPT
+        assert basis_at(memory, now) is FillBasis.KEPT
         assert memory.ceiling == 0.0
         assert memory.projected(load, now) == 0.0
 
     def test_a_jump_is_learned_from_the_fill_as_it_was(self) -> None:
         memory, _, now = watched((0.0, 0), (40.0, 4), (40.0, 1), (60.0, 3))
-        assert memory.state(now) is FillBasis.DEVICE
+        assert basis_at(memory, now) is FillBasis.DEVICE
         assert memory.fill == pytest.approx(0.6)
         assert memory.slope == pytest.approx(0.1, rel=0.01)
 

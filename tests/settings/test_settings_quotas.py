@@ -199,7 +199,7 @@ def test_memory_is_unknown_after_the_stale_age(stale_after_s: float | None, stal
     made = quota_of(Settings(quotas=True, sample_interval_s=2.0, gpu_stale_after_s=stale_after_s))
     made.learn(seen(card(10.0, 0.0)), 0.0)
     assert made.memory.renewal_s == 2.0
-    assert [made.memory.state(now) for now in (stale_s, stale_s + 0.1)] == ["device", "unknown"]
+    assert [made.view(now).basis for now in (stale_s, stale_s + 0.1)] == ["device", "unknown"]
 
 
 def test_unused_setting_is_reported() -> None:
