@@ -66,22 +66,21 @@ def run(args: argparse.Namespace) -> int:
     from autoglm_throttle.cli import doctor_gpu
 
     settings = load(args)
-    results = [*doctor_gpu.diagnose(settings), *_diagnose_store(settings), *_diagnose_objective(settings)]
+    results = doctor_gpu.diagnose(settings)
+    if settings.store.redis_url is None:
+        text = "REDIS_URL is not set: each process counts user limits in its own memory"
+        results.append(DoctorResult("store", "configured", "ok", text))
+    else:
+        from autoglm_throttle.cli import doctor_redis
+
+        results += doctor_redis.diagnose(settings)
+    results += _diagnose_objective(settings)
     ok = all(result.level != "fail" for result in results)
     if args.format == "json":
         write_json({"ok": ok, "findings": [asdict(result) for result in results]})
     else:
         write(_text(results))
     return EXIT_OK if ok else PROBLEM_FOUND
-
-
-def _diagnose_store(settings: Settings) -> list[DoctorResult]:
-    if settings.store.redis_url is None:
-        text = "REDIS_URL is not set: each process counts user limits in its own memory"
-        return [DoctorResult("store", "configured", "ok", text)]
-    from autoglm_throttle.cli import doctor_redis
-
-    return doctor_redis.diagnose(settings)
 
 
 def _diagnose_objective(settings: Settings) -> list[DoctorResult]:

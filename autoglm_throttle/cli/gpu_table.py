@@ -48,7 +48,7 @@ def as_text(reading: GpuReading) -> str:
             parts.append(table([heading, *(list(row.values()) for row in rows)], right=right))
     if not parts:
         parts.append(_empty_text(reading.sources))
-    notes = list(_reasons(reading.view, devices))
+    notes = list(_reasons(reading, devices))
     for name, _, error in reading.sources:
         if error:
             notes.append(error if error.startswith(name) else f"{name}: {error}")
@@ -85,13 +85,13 @@ def _split(reading: GpuReading) -> tuple[Labelled, Labelled]:
     return [one for one in rows if one[1].kind != "engine"], [one for one in rows if one[1].kind == "engine"]
 
 
-def _verdict(view: GpuView | None, row: GpuSample) -> GpuVerdict | None:
-    return None if view is None else view.verdicts.get((row.host, row.device))
+def _verdict(reading: GpuReading, row: GpuSample) -> GpuVerdict | None:
+    return None if reading.view is None else reading.view.verdicts.get((row.host, row.device))
 
 
 def _device_cells(label: str, row: GpuSample, reading: GpuReading) -> dict[str, str]:
     """Return the cells of a device by column."""
-    verdict = _verdict(reading.view, row)
+    verdict = _verdict(reading, row)
     return {
         "gpu": one_line(label),
         "name": _name(row),
@@ -121,9 +121,9 @@ def _engine_cells(label: str, row: GpuSample, reading: GpuReading) -> dict[str, 
     }
 
 
-def _reasons(view: GpuView | None, devices: Labelled) -> Iterator[str]:
+def _reasons(reading: GpuReading, devices: Labelled) -> Iterator[str]:
     for label, row in devices:
-        verdict = _verdict(view, row)
+        verdict = _verdict(reading, row)
         if row.health == "lost":
             yield ": ".join(filter(None, [label, "lost", "; ".join(row.notes)]))
         elif verdict is not None and verdict.condition not in _PLAIN:
@@ -143,7 +143,7 @@ def _row_document(label: str, row: GpuSample, reading: GpuReading) -> dict[str, 
 
 
 def _verdict_document(row: GpuSample, reading: GpuReading) -> dict[str, Any] | None:
-    verdict = _verdict(reading.view, row)
+    verdict = _verdict(reading, row)
     if verdict is None:
         return None
     return {

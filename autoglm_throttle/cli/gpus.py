@@ -73,7 +73,12 @@ def run(args: argparse.Namespace) -> int:
                 output.write_json(as_document(reader.snapshot()))
             else:
                 write(as_text(reader.snapshot()))
-        return EXIT_OK if _is_healthy(reader.snapshot(), settings) else PROBLEM_FOUND
+        reading = reader.snapshot()
+    bad = _FAILED_STATES | ({"no_source"} if settings.gpu.gpu_required else frozenset())
+    devices = () if reading.view is None else reading.view.devices
+    is_lost = any(row.health == "lost" for row in devices)
+    is_failing = any(state in bad for _, state, _ in reading.sources)
+    return PROBLEM_FOUND if is_lost or is_failing else EXIT_OK
 
 
 @contextlib.contextmanager
@@ -96,13 +101,6 @@ def _repeat(reader: GpuReader, every_s: float, *, as_lines: bool) -> None:
             write(f"{top}{now.astimezone():%H:%M:%S}\n{as_text(reading)}\n")
         sys.stdout.flush()
         pause.wait(every_s)
-
-
-def _is_healthy(reading: GpuReading, settings: Settings) -> bool:
-    bad = _FAILED_STATES | ({"no_source"} if settings.gpu.gpu_required else frozenset())
-    devices = () if reading.view is None else reading.view.devices
-    is_lost = any(row.health == "lost" for row in devices)
-    return not (is_lost or any(state in bad for _, state, _ in reading.sources))
 
 
 def _seconds(text: str) -> float:

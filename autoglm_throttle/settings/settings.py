@@ -179,17 +179,14 @@ def _validate(loaded: LoadedValues) -> dict[str, Any]:
 
 def _groups(given: Mapping[str, object]) -> tuple[dict[str, Any], list[Problem], set[str]]:
     """Return the groups by attribute, the problems of single values, and the names of the invalid ones."""
-    raw: dict[str, dict[str, object]] = {}
-    for name, value in given.items():
-        if name in GROUP_OF:
-            raw.setdefault(GROUP_OF[name], {})[name.removeprefix(GROUPS[GROUP_OF[name]].prefix)] = value
     parts: dict[str, Any] = {"routes": (), "plans": {}, "guards": {}}
     problems: list[Problem] = []
     wrong: set[str] = set()
     for attribute, group in GROUPS.items():
+        raw = {field: given[name] for field in group.model_fields if (name := group.prefix + field) in given}
         made: Group | None = group.model_construct()
-        if attribute in raw:
-            made, found, fields = validate(group, raw[attribute], DEFAULTS)
+        if raw:
+            made, found, fields = validate(group, raw, DEFAULTS)
             problems += [problem.below(group.prefix) for problem in found]
             wrong |= {group.prefix + field for field in fields}
         parts[attribute] = made
