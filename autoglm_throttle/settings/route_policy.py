@@ -1,7 +1,7 @@
 """Policy of one group of requests: a pattern of paths and the settings that apply to them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, Unpack
 
@@ -13,6 +13,7 @@ from autoglm_throttle.settings.groups.base import Override, validate
 from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS, USER_LIMITS
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
 from autoglm_throttle.settings.problems import ConfigError, Problem
+from autoglm_throttle.settings.sources import as_table
 from autoglm_throttle.types import Priority, SlotUse, UserLimit
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ def _methods(raw: object) -> frozenset[str]:
 def _resource_policy(raw: object) -> "ResourcePolicy":
     if isinstance(raw, ResourcePolicy):
         return raw
-    table = dict(raw) if isinstance(raw, Mapping) else {None: raw}
-    if not all(isinstance(key, str) for key in table):
+    table = as_table(raw)
+    if table is None:
         raise FieldTypeError
     policy, problems, _ = validate(ResourcePolicy, table)
     if policy is None or problems:
