@@ -15,7 +15,7 @@ from typing import Any, Final
 from autoglm_throttle.cli.doctor import DoctorResult, Severity, within
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
-from autoglm_throttle.settings.groups.store import RedisAddress, parse_redis_url
+from autoglm_throttle.settings.groups.store import parse_redis_url
 from autoglm_throttle.settings.problems import shortened
 from autoglm_throttle.store import fleet, protocol
 from autoglm_throttle.store import gpu as gpu_fleet
@@ -34,6 +34,11 @@ USERS_TRIED: Final = 200  # in a cluster; each node that would count one of them
 # One limit stored as a list, one stored as sub-buckets.
 _BOTH_LAYOUTS: Final = (UserLimit("doctor-1s", 1000, 1), UserLimit("doctor-2s", 1_000_000, 2))
 
+_KINDS: Final = {
+    "single": "one server",
+    "sentinel": "the primary of {service}, as Sentinel names it",
+    "cluster": "a cluster, keys of this service on {nodes} of its nodes",
+}
 _REMEDIES: Final = {
     StoreErrorKind.UNREACHABLE: "is it running, and does REDIS_URL name the right host and port?",
     StoreErrorKind.TIMEOUT: "it hangs, has high latency, or expects TLS (rediss://)",
@@ -76,7 +81,9 @@ def _diagnose(settings: Settings, url: str) -> list[DoctorResult]:
         parts = parse_redis_url("" if store.redis_url is None else store.redis_url.get_secret_value())
         with closing(RedisClients(store).sync(REPLY_TIMEOUT_S)) as client:
             nodes = _nodes(client, wire, parts.topology == "cluster")
-            results.append(_connected(parts, url, len(nodes)))
+            kind = _KINDS[parts.topology].format(service=parts.service, nodes=len(nodes))
+            text = f"{url} answers: {kind}, {'TLS' if parts.tls else 'no TLS'}"
+            results.append(_result("connection", "ok", text, value=parts.topology))
             for name, (execute, request) in sorted(nodes.items()):
                 found = [*_latency(execute, store.redis_deadline_s), *check_server(execute)]
                 rights = _permissions(execute, request.keys[0], settings)
@@ -84,9 +91,9 @@ def _diagnose(settings: Settings, url: str) -> list[DoctorResult]:
                 found += [*rights, _counts(execute, request, wire)] if may_count else rights
                 results += [replace(one, message=f"{name}: {one.message}") if name else one for one in found]
     except (RedisError, RedisClusterException, OSError) as error:  # RedisClusterException is no RedisError
-        kind = error_kind(error, sent=False)
-        hint = _REMEDIES.get(kind, "")
-        results.append(_result("connection", "fail", f"{url}: {_error_line(error)}", hint, kind.value))
+        fault = error_kind(error, sent=False)
+        hint = _REMEDIES.get(fault, "")
+        results.append(_result("connection", "fail", f"{url}: {_error_line(error)}", hint, fault.value))
     return results
 
 
@@ -109,16 +116,6 @@ def _nodes(client: Any, wire: WindowProtocol, cluster: bool) -> dict[str, tuple[
 def _execute(connection: Any, *tokens: object) -> Any:  # noqa: ANN401 - redis-py's; a reply may be anything
     connection.send_command(*tokens)
     return connection.read_response()
-
-
-def _connected(parts: RedisAddress, url: str, nodes: int) -> DoctorResult:
-    kind = {
-        "single": "one server",
-        "sentinel": f"the primary of {parts.service}, as Sentinel names it",
-        "cluster": f"a cluster, keys of this service on {nodes} of its nodes",
-    }[parts.topology]
-    text = f"{url} answers: {kind}, {'TLS' if parts.tls else 'no TLS'}"
-    return _result("connection", "ok", text, value=parts.topology)
 
 
 def _latency(execute: Execute, deadline_s: float) -> Iterator[DoctorResult]:

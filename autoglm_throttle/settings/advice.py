@@ -18,7 +18,6 @@ from autoglm_throttle.settings.sources import SettingSource
 from autoglm_throttle.types import Policy, Signal, SlotUse, StoreFailureMode, TripRule
 
 if TYPE_CHECKING:
-    from autoglm_throttle.settings.policies import GuardPolicy
     from autoglm_throttle.settings.route_policy import RoutePolicy
     from autoglm_throttle.settings.settings import Settings
 
@@ -251,20 +250,15 @@ def _guard_advice(settings: Settings) -> Iterator[Problem]:
     for key, message, hint in _breaker_advice(all_guards, written, names, "or of a guard"):
         yield Problem(table[f"breaker_{key}"].variable, message, hint)
     for name, values in of_guard.items():
-        place = f"guards.{quoted_key(name)}."
-        for key, message, hint in _advice_for_guard(settings, settings.guards[name], values, names):
+        policy, place = settings.guards[name], f"guards.{quoted_key(name)}."
+        own = policy.explicit()
+        found = list(_breaker_advice([values], own, names | {key: key for key in names if key in own}))
+        if policy.shed_above == 1:
+            found.append(("shed_above", "is 1: no load exceeds it", "then leave the guard core"))
+        elif policy.shed_above is not None and settings.control.policy is Policy.FIXED:
+            found.append(("shed_above", "has no effect with POLICY=fixed", "no load is known under it"))
+        for key, message, hint in found:
             yield Problem(settings.place_of(place + key), message, hint)
-
-
-def _advice_for_guard(
-    settings: Settings, policy: GuardPolicy, values: BreakerSettings, names: Mapping[str, str]
-) -> Iterator[_Advice]:
-    own = policy.explicit()
-    yield from _breaker_advice([values], own, {**names, **{key: key for key in names if key in own}})
-    if policy.shed_above == 1:
-        yield "shed_above", "is 1: no load exceeds it", "then leave the guard core"
-    elif policy.shed_above is not None and settings.control.policy is Policy.FIXED:
-        yield "shed_above", "has no effect with POLICY=fixed", "no load is known under it"
 
 
 def _breaker_advice(

@@ -1,7 +1,4 @@
-"""Policies of plans and guards, and the parser of the tables of all policies.
-
-The tables are ``[[routes]]``, ``[plans.<name>]`` and ``[guards.<name>]``, or the same in code.
-"""
+"""Policies of plans and guards, and the parser of the tables ``routes``, ``plans`` and ``guards``."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -141,7 +138,7 @@ class Tables:
                     self._add(f"plans.{quoted_key(name)}.members", message)
 
     def _routes(self, raw: object) -> Iterator[RoutePolicy]:
-        if not isinstance(raw, (list, tuple)):
+        if not isinstance(raw, list | tuple):
             self._reject("routes", "a list of route policies", raw)
             return
         names: dict[str, int] = {}

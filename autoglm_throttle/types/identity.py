@@ -1,6 +1,5 @@
 """Keyed hashes of callers, and the client's address from a proxy chain.
 
-Keys, logs, metrics and records hold the hash; the value itself stays inside this file.
 A plain hash of a short key could be guessed back, so the hash is an HMAC (RFC 2104).
 """
 

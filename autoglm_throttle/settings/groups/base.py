@@ -1,7 +1,6 @@
 """The base of groups: declarations of settings, and the problems of their values.
 
-The docstring below a field is its meaning on the settings page, with the origin of the default in brackets
-at the end; without one it was chosen in the design.
+The docstring of a field is its meaning on the settings page, with the origin of the default in brackets.
 """
 
 from collections.abc import Collection, Mapping
@@ -131,11 +130,10 @@ class Override(Group):
 def validate(
     group: type[G], raw: Mapping[Any, Any], context: Collection[str] = ()
 ) -> tuple[G | None, list[Problem], set[str]]:
-    """Validate raw values. The context is ``DEFAULTS``, or names of invalid values, which are not checked.
+    """Validate raw values; the context is ``DEFAULTS``, or names of invalid values, which are not checked.
 
-    Returns:
-        The group of the valid values, or None if a value is missing or contradicts another; all problems; the
-        names of the invalid and unknown values.
+    Return the group of the valid values, or None if a value is missing or contradicts another; all problems;
+    the names of the invalid and unknown values.
     """
     try:
         return group.model_validate(raw, context=context), [], set()

@@ -1,9 +1,4 @@
-"""Settings of callers, of the limits of single users, and of responses.
-
-User limits have the notation of the ``limits`` package, ``100/minute;5/second``. That parser knows no short
-units, accepts a limit of zero, and reads ``5/0 second`` as ``5/second``; here short units are allowed and the
-others are rejected.
-"""
+"""Settings of callers, of the limits of single users, and of responses."""
 
 import ipaddress
 import re
@@ -189,7 +184,7 @@ _NO_WINDOW: Final = r"(?i)(?:/|per)\s*0+\s*[a-z]"
 
 
 def parse_user_limits(text: str) -> tuple[UserLimit, ...]:
-    """Parse one to four limits in their order: ``100/minute``, ``1000/s;10 per 2 second``.
+    """Parse one to four limits in the notation of ``limits``, with short units: ``1000/s;10 per 2 second``.
 
     Raises:
         ValueError: not the notation, a limit of 0 or above `UNITS_AT_MOST`, more than four limits,

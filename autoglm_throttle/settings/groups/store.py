@@ -1,7 +1,4 @@
-"""Settings of the shared store and the fleet, and the parser of ``REDIS_URL``.
-
-There is one URL scheme for each topology. No text made here contains a ``password``.
-"""
+"""Settings of the shared store and the fleet, and the parser of ``REDIS_URL``."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
