@@ -178,8 +178,6 @@ class OpenLoopSender:
             cpu_s, started_s = self._cpu_start_s
             self._cpu_share = (time.process_time() - cpu_s) / (monotonic() - started_s)
         self._expire(elapsed_s)
-        if self._pool.unreachable:
-            self._expire_unconnected(elapsed_s - GRACE_S)
         if unassigned := len(self._to_resend) + len(self._waiting):
             self._pool.open_more(unassigned)
         return not more and self._drain(elapsed_s)
@@ -222,29 +220,22 @@ class OpenLoopSender:
         self._pool.release(connection)
 
     def _expire(self, elapsed_s: float) -> None:
-        """Time out overdue requests."""
+        """Time out overdue requests; without a connection to the target they fail after `GRACE_S`."""
+        wait_s, result = self.options.timeout_s, RequestResult.TIMEOUT
+        if self._pool.unreachable and wait_s > GRACE_S:
+            wait_s, result = GRACE_S, RequestResult.CONNECTION
         # All requests have the same timeout, so they expire in the order of their launch.
-        oldest_s = elapsed_s - self.options.timeout_s
-        order = self._order
+        order, is_closed = self._order, self.request_log.is_closed
         while order:
             index = order[0]
-            if not self.request_log.is_closed(index):
-                if self._offsets[index] > oldest_s:
-                    return
-                self._abandon(index, RequestResult.TIMEOUT)
+            if not is_closed(index):
+                if self._offsets[index] > elapsed_s - wait_s:
+                    break
+                self._abandon(index, result)
             order.popleft()
-
-    def _expire_unconnected(self, oldest_s: float) -> None:
-        """Target unreachable: fail requests that have waited for a connection since before ``oldest_s``."""
         for queue in (self._to_resend, self._waiting):
-            for _ in range(len(queue)):
-                index = queue.popleft()
-                if self.request_log.is_closed(index):
-                    continue
-                if self._offsets[index] > oldest_s:
-                    queue.append(index)
-                else:
-                    self._end(index, RequestResult.CONNECTION, monotonic())
+            while queue and is_closed(queue[0]):
+                queue.popleft()
 
     def _abandon(self, index: int, result: RequestResult) -> None:
         """End a request without a complete response, and abort the connection that carries it."""
