@@ -173,8 +173,7 @@ class _Run:
         self._loop.limit(math.inf, "")
         self._start_s = self._loop.time()
         if watch is not None:
-            self._sample(watch)
-            self._loop.call_at(self._start_s + WATCH_S, self._sample_again, watch, 1)
+            self._sample(watch, 0)
         if self._left:
             self._loop.call_at(self._intended_s(0), self._launch)
             await self._over
@@ -214,7 +213,11 @@ class _Run:
         if not self._over.done():
             self._over.set_result(None)
 
-    def _sample(self, watch: WatchCallback) -> None:
+    def _sample(self, watch: WatchCallback, number: int) -> None:
+        """Set the timer to the next sample, without drift, and take this one."""
+        if self._is_drained:
+            return
+        self._loop.call_at(self._start_s + (number + 1) * WATCH_S, self._sample, watch, number + 1)
         t_s = round(self._loop.time() - self._start_s, 6)
         try:
             values = watch(t_s)
@@ -224,13 +227,6 @@ class _Run:
         else:
             if values is not None:
                 self._watched.append({"t_s": t_s, **values})
-
-    def _sample_again(self, watch: WatchCallback, number: int) -> None:
-        """Set the timer to the next sample, without drift, and take this one."""
-        if not self._is_drained:
-            next_s = self._start_s + (number + 1) * WATCH_S
-            self._loop.call_at(next_s, self._sample_again, watch, number + 1)
-            self._sample(watch)
 
     def _launch(self) -> None:
         """Send all due requests, and set the timer to the next."""
