@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.results import HISTOGRAMS
 
 Document = dict[str, Any]  # A report, with the parts of `DOCUMENT`
 Part = dict[str, Any]  # A part of a report
@@ -45,11 +46,7 @@ TALLY: Final = {  # Results of planned requests. Ratios are relative to planned 
     # Served within the latency limit of its priority.
     "goodput": {"requests": int, "ratio": NUMBER_OR_NONE, "rps": NUMBER},
     "rps": NUMBER,  # answers; the window begins at the first answer and is as long as the sending
-    "response": TIMES,  # of served requests, from the intended start
-    "service": TIMES,  # of served requests, from the write
-    "first_byte": TIMES,  # of served requests, from the intended start
-    "rejection": TIMES,  # of rejected requests, from the intended start
-    "promised": TIMES,  # Retry-After of rejections
+    **dict.fromkeys(HISTOGRAMS, TIMES),
 }
 
 COUNTS: Final = {name: [int] for name in ("planned", "limited", "shed", "failed", "dropped", "unsent")}

@@ -12,7 +12,7 @@ from autoglm_throttle.traffic.histogram import Histogram, percentiles_of, rank
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.request_log import UNSENT, RequestLog, RequestResult
-from autoglm_throttle.traffic.results import Tally
+from autoglm_throttle.traffic.results import HISTOGRAMS, Tally
 from autoglm_throttle.types import Priority
 
 # Results counted by each curve; dropped requests have a curve of their own.
@@ -28,6 +28,7 @@ OUTCOMES: Mapping[str, tuple[int, ...]] = {
     "unsent": (UNSENT,),
 }
 
+SHARES = {"p50_s": 0.5, "p90_s": 0.9, "p95_s": 0.95, "p99_s": 0.99, "p999_s": 0.999}
 NOT_SERVED = ("limited", "shed", "failed", "dropped", "unsent")
 
 
@@ -38,15 +39,11 @@ def rounded(value: float | None) -> float | None:
 
 def times(histogram: Histogram) -> Part:
     """Convert a histogram for the report."""
-    p50, p90, p95, p99, p999 = map(rounded, histogram.percentiles((0.5, 0.9, 0.95, 0.99, 0.999)))
+    percentiles = map(rounded, histogram.percentiles(SHARES.values()))
     return {
         "count": histogram.count,
         "mean_s": rounded(histogram.mean_s),
-        "p50_s": p50,
-        "p90_s": p90,
-        "p95_s": p95,
-        "p99_s": p99,
-        "p999_s": p999,
+        **dict(zip(SHARES, percentiles, strict=True)),
         "max_s": rounded(histogram.max_s) if histogram.count else None,
         "histogram": [[edge, count] for edge, count in histogram.pairs()],
     }
@@ -78,11 +75,7 @@ def tally(row: Tally, length_s: float, step_s: float) -> Part:
         "dropped_ratio": ratio(row.results[RequestResult.DROPPED]),
         "goodput": {"requests": row.timely, "ratio": ratio(row.timely), "rps": goodput_rps},
         "rps": _rate(row.answers, length_s, step_s),
-        "response": times(row.response),
-        "service": times(row.service),
-        "first_byte": times(row.first_byte),
-        "rejection": times(row.rejection),
-        "promised": times(row.promised),
+        **{name: times(getattr(row, name)) for name in HISTOGRAMS},
     }
 
 
