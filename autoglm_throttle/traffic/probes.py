@@ -48,7 +48,7 @@ WANTED: Final = tuple(PREFIX + metric for _, metric, _ in NUMBERS)
 
 
 class ProbeTargetLostError(Exception):
-    """The target of a probe is lost for good."""
+    """The target of a probe is lost for good; the text continues its name."""
 
 
 class Probe(Protocol):
@@ -105,7 +105,8 @@ class Prober:
         next_s = monotonic()
 
         def fail(error: BaseException) -> None:
-            self._record_fault(probe, f"{probe.name} {error}")
+            _, missed = self._faults.get(probe.name, ("", 0))
+            self._faults[probe.name] = (f"{probe.name} {error}", missed + 1)
 
         def step() -> float | None:
             nonlocal next_s
@@ -115,7 +116,7 @@ class Prober:
             try:
                 values = probe.sample(now)
             except ProbeTargetLostError as error:
-                self._record_fault(probe, str(error))
+                fail(error)
                 return None
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
                 fail(error)
@@ -124,10 +125,6 @@ class Prober:
             return max(0.0, next_s - monotonic())
 
         return Worker(f"watch {probe.name}", step, on_crash=fail)
-
-    def _record_fault(self, probe: Probe, text: str) -> None:
-        _, missed = self._faults.get(probe.name, ("", 0))
-        self._faults[probe.name] = (text, missed + 1)
 
 
 class ProcessProbe:
@@ -155,12 +152,12 @@ class ProcessProbe:
 
     def sample(self, now: float) -> dict[str, float]:
         """Return ``rss_bytes`` and, from the second sample on, ``cpu_share`` in cores."""
-        usages = {process: self._usage(process) for process in self._find_family()}
-        if usages[self._process] is None:
-            raise ProbeTargetLostError(f"{self.name} has ended")
-        alive = {process: usage for process, usage in usages.items() if usage is not None}
-        values = {"rss_bytes": sum(rss_bytes for _, rss_bytes in alive.values())}
-        cpu_s = {process: used_s for process, (used_s, _) in alive.items()}
+        family = {process: self._usage(process) for process in self._find_family()}
+        usages = {process: usage for process, usage in family.items() if usage is not None}
+        if self._process not in usages:
+            raise ProbeTargetLostError("has ended")
+        values = {"rss_bytes": sum(rss_bytes for _, rss_bytes in usages.values())}
+        cpu_s = {process: used_s for process, (used_s, _) in usages.items()}
         if now > self._before_s:
             # CPU time before the first sample of a process is unknown, so a new one counts from its second.
             used_s = sum(max(0.0, used - self._cpu_s.get(process, used)) for process, used in cpu_s.items())

@@ -86,7 +86,7 @@ def test_a_real_process_with_its_child(family: Family) -> None:
     assert 0.0 <= probe.sample(2.0)["cpu_share"] < 1.0
     family.process.kill()
     family.process.wait(WAIT_S)
-    with pytest.raises(ProbeTargetLostError, match=f"process {family.process.pid} has ended"):
+    with pytest.raises(ProbeTargetLostError, match="has ended"):
         probe.sample(3.0)
 
 
@@ -284,7 +284,7 @@ def test_probes_run_concurrently_and_independently() -> None:
     assert {"a", "b", "t_s"} in [set(row) for row in rows]
     assert [row["t_s"] for row in rows] == sorted(row["t_s"] for row in rows)
     assert all("c" not in row for row in rows)
-    assert sorted(watch.faults) == ["b no", "off"]
+    assert sorted(watch.faults) == ["b no", "c off"]
     assert watch.samples(ended_s + 1.0, ended_s + 2.0) == ()
 
 
