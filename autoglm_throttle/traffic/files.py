@@ -19,11 +19,7 @@ def max_connections() -> int:
 
 
 def allow_connections(count: int) -> None:
-    """Raise the soft limit on open files so that ``count`` connections fit; the hard limit is the bound.
-
-    Raises:
-        TrafficError: the hard limit is too low; the text names both numbers.
-    """
+    """Raise the soft limit on open files for so many connections, or TrafficError above the hard limit."""
     import resource
 
     needed = count + RESERVED_FILES

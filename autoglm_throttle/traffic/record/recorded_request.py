@@ -50,18 +50,15 @@ class RecordedRequest:
     target: str  # Path and query, printable ASCII; a masked part is ``*``
     headers: tuple[tuple[str, str], ...] = ()  # Lower-case names, in the order of the request
     body_len: int = 0  # Bytes that were read, or the Content-Length where the app did not read them all
-    # Hex digits; empty if hashing was off, there was no body, or not all of it was read.
-    body_sha256: str = ""
+    body_sha256: str = ""  # Hex digits; empty: not hashed, no body, or not all of it was read
     body: bytes | None = None  # The body itself; None where it was not stored
     client: str = ""  # 16 hex digits that identify the client
     priority: str = ""  # ``high``, ``mid`` or ``low`` from the throttle; empty without one
-    # ``admitted``, ``limited``, ``shed``, ``degraded`` or ``exempt``; empty without a throttle.
-    decision: str = ""
+    decision: str = ""  # ``admitted``, ``limited``, ``shed``, ``degraded``, ``exempt``; empty: no throttle
     reason: str = ""  # Reason for the decision, such as ``gpu``
     status: int = 0  # Status of the response; 0: none, or the client disconnected before its end
     ms: float = 0.0  # Milliseconds from arrival to the end, 3 digits
-    # Milliseconds to the first byte of the response body, or to its end if it had none.
-    ttfb_ms: float | None = None
+    ttfb_ms: float | None = None  # Milliseconds to the first byte of the response body, or to its end
 
     def __post_init__(self) -> None:
         if not _TOKEN.fullmatch(self.method):

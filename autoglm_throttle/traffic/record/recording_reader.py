@@ -79,10 +79,9 @@ class RecordingReader:
 
     def __init__(self, path: Path, redaction: Redaction | None = None) -> None:
         self.path: Path = path
-        # Unreadable lines; complete once the entries were read to the end.
+        # Both are complete once the entries were read to the end.
         self.problems: RecordingProblems = RecordingProblems()
-        # The last line; None where the recorder had no time to write it. Known after the entries.
-        self.end: RecordingTrailer | None = None
+        self.end: RecordingTrailer | None = None  # The last line; None: it was not written
         self.header: RecordingHeader = RecordingHeader()  # The first line
         self._redaction = redaction
         self._removed_fields = self._changed_targets = 0

@@ -79,10 +79,8 @@ class Redaction:
         own = priority_header.strip().lower()
         _check_headers(names, own, NEVER_RECORDED.union(name.strip().lower() for name in identity_headers))
         self.headers: tuple[str, ...] = names  # Names of the header fields that are stored
-        # Names of the query parameters that are stored.
-        self.query: tuple[str, ...] = tuple(dict.fromkeys(keep_query))
-        # Patterns of the paths that are masked.
-        self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))
+        self.query: tuple[str, ...] = tuple(dict.fromkeys(keep_query))  # Query parameters that are stored
+        self.paths: tuple[str, ...] = tuple(dict.fromkeys(mask_paths))  # Patterns of masked paths
         self._priority = own
         # Stored values by field name; bounded.
         self.cache: RedactionCache[RedactionCache[tuple[str, str]] | None] = RedactionCache(self._pairs)

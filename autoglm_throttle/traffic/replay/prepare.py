@@ -186,7 +186,7 @@ def _raise_if_missing(missing: Sequence[tuple[str, str]]) -> None:
     """Check that no body is missing; the error lists methods and reasons of those that are."""
     if not missing:
         return
-    counts = (Counter(column) for column in zip(*missing, strict=True))
+    counts = Counter(method for method, _ in missing), Counter(reason for _, reason in missing)
     methods, reasons = (", ".join(f"{count} {word}" for word, count in sorted(one.items())) for one in counts)
     raise TrafficError(
         f"{len(missing)} requests have a body that was not recorded ({methods}; {reasons}):"

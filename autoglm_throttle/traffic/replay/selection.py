@@ -25,10 +25,8 @@ class Selection:
     speed: float = 1.0  # 2 plays twice as fast
     rate_rps: float | None = None  # Mean rate of the replay, instead of a speed
     loops: int | None = 1  # Number of repetitions; None: repeat until ``duration_s``
-    # End of the replay, in seconds of the replay; None: the end of its last loop.
-    duration_s: float | None = None
-    # Longer gaps of the recording are shortened to this, before ``speed`` is applied.
-    max_gap_s: float | None = None
+    duration_s: float | None = None  # End of the replay, in its seconds; None: the end of its last loop
+    max_gap_s: float | None = None  # Longer gaps of the recording are shortened to this, before ``speed``
     sample: float = 1.0  # Share of the clients that are selected, each with all of its requests
     from_s: float | None = None  # Earlier requests of the recording are skipped; counted from its start
     to_s: float | None = None  # Requests from here on are skipped
