@@ -162,8 +162,7 @@ def make_plan(shape: LoadShape, arrivals: Arrivals, mix: PriorityMix, seed: int 
         offsets.append(offset_s)
         segments.append(segment)
     names = tuple(level.label for level in shape.levels)
-    ends_s = tuple(accumulate(level.duration_s for level in shape.levels))
-    return _assign_requests(offsets, segments, names, ends_s, mix, seed)
+    return _assign_requests(offsets, segments, names, shape.ends_s, mix, seed)
 
 
 def make_replay_plan(

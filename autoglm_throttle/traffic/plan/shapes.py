@@ -128,16 +128,16 @@ class LoadShape:
         if not 1 <= len(levels) <= MAX_LEVELS:
             raise TrafficError(f"a shape needs at least one level and no more than {MAX_LEVELS}")
         self.levels: tuple[LoadLevel, ...] = tuple(levels)
-        self._ends_s = list(accumulate(level.duration_s for level in levels))
+        self.ends_s: tuple[float, ...] = tuple(accumulate(level.duration_s for level in levels))
         self._masses = list(accumulate(level.requests for level in levels))
-        _check_length(self._ends_s[-1])
+        _check_length(self.duration_s)
         if not self.requests <= MAX_PLANNED:
             raise TrafficError(f"{self.requests:.0f} requests, but a plan can hold only {MAX_PLANNED}")
 
     @property
     def duration_s(self) -> float:
         """Length of the whole shape."""
-        return self._ends_s[-1]
+        return self.ends_s[-1]
 
     @property
     def requests(self) -> float:
@@ -147,7 +147,7 @@ class LoadShape:
     def locate(self, mass: float) -> tuple[int, float]:
         """Return the level's index, and the seconds at which ``mass`` requests are due."""
         index = bisect_right(self._masses, mass)
-        level, end_s = self.levels[index], self._ends_s[index]
+        level, end_s = self.levels[index], self.ends_s[index]
         offset_s = end_s - level.duration_s + level.time_of(level.requests - (self._masses[index] - mass))
         # Rounding must not move a request out of its segment.
         return index, min(max(offset_s, end_s - level.duration_s), end_s)

@@ -112,10 +112,9 @@ def seconds(plan: LoadPlan, log: RequestLog) -> Part:
     every = [list(chain.from_iterable(parts)) for parts in zip(*served, strict=True)]
 
     def curves(priorities: Iterable[int], *names: str) -> dict[str, list[int]]:
-        wanted = {
-            name: [counts.get(key, zeros) for key in product(priorities, OUTCOMES[name])] for name in names
-        }
-        return {name: list(map(sum, zip(*columns, strict=True))) for name, columns in wanted.items()}
+        keys = {name: product(priorities, OUTCOMES[name]) for name in names}
+        counted = {name: [counts.get(key, zeros) for key in keys[name]] for name in names}
+        return {name: list(map(sum, zip(*lists, strict=True))) for name, lists in counted.items()}
 
     return {
         **curves(Priority, "planned", "ok", "degraded", *NOT_SERVED),
