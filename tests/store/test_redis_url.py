@@ -132,31 +132,3 @@ def test_passwords_are_in_no_text(scheme: str, before: str, after: str, rest: st
     except ValueError as fault:
         shown = str(fault)
     assert "s3cret" not in shown
-
-
-@given(
-    host=PLAIN,
-    port=st.integers(1, 65535),
-    db=st.integers(0, 15),
-    username=st.none() | st.text(min_size=1, max_size=9),
-)
-def test_logged_url_can_be_parsed_again(host: str, port: int, db: int, username: str | None) -> None:
-    url = RedisAddress("single", tls=False, hosts=((host, port),), db=db, login=(username, None))
-    assert parse_redis_url(str(url)) == url
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "unix:///run/redis.sock",
-        "rediss+sentinel://[::1]:26379,b:1/name/3",
-        "redis+cluster://u@a:6379,b:6379",
-        "rediss://a:1",
-    ],
-)
-def test_each_topology_can_be_logged(text: str) -> None:
-    assert str(parse_redis_url(text)) == text
-
-
-def test_a_password_is_shown_as_three_stars() -> None:
-    assert str(parse_redis_url("redis://u:p@a:1")) == "redis://u:***@a:1"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, unquote
 
 from pydantic import SecretStr
 from pydantic_core import MultiHostHost, MultiHostUrl, ValidationError
@@ -41,7 +41,7 @@ RedisLogin = tuple[str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """The parts of a URL."""
+    """The parts of a URL; its text shows no login."""
 
     topology: Topology
     tls: bool
@@ -53,18 +53,6 @@ class RedisAddress:
     login: RedisLogin = field(default=(None, None), repr=False)  # at each server, but not at the sentinels
     options: tuple[tuple[str, str | bool], ...] = ()  # of `TLS_OPTIONS`, in the order written
     sentinel_login: RedisLogin = field(default=(None, None), repr=False)
-
-    def __str__(self) -> str:
-        """Format the URL for logs: without passwords and options."""
-        scheme = "unix" if self.path else ("rediss" if self.tls else "redis")
-        if self.topology != "single":
-            scheme = f"{scheme}+{self.topology}"
-        username, password = self.login
-        login = quote(username or "", safe="") + (":***" if password else "")
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
-        service, db = f"/{quote(self.service)}" if self.service else "", f"/{self.db}" if self.db else ""
-        path = self.path or service + db
-        return f"{scheme}://{login}{'@' if login else ''}{hosts}{path}"
 
 
 def parse_redis_url(text: str) -> RedisAddress:
