@@ -130,8 +130,7 @@ class Prober:
 class ProcessProbe:
     """Probes CPU and memory of a process, of a server with workers their parent, and its descendants.
 
-    Raises:
-        TrafficError: there is no such process, or psutil is not installed.
+    Without such a process, or without psutil, it raises TrafficError.
     """
 
     def __init__(self, pid: int) -> None:

@@ -23,16 +23,15 @@ from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSourc
 
 @dataclass(frozen=True, slots=True)
 class UserSchedule:
-    """Active times and requests of the users. Users are identified by their number, from 0.
+    """Active times and requests of the users, by their number from 0.
 
-    Raises:
-        TrafficError: the mix has another number of kinds than there are requests.
+    A mix with another number of kinds than there are requests raises TrafficError.
     """
 
     users: Users
     requests: Sequence[PlannedRequest] = (PlannedRequest(),)
+    # A user is always the same client; priority and request are drawn each time.
     mix: PriorityMix = field(default_factory=PriorityMix)
-    """A user is always the same client; priority and request are drawn each time."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -35,11 +35,7 @@ MAX_CONNECTING = 256  # Connections opened at the same time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Client options: connections, timeouts and limits.
-
-    Raises:
-        TrafficError: a number that is not above 0.
-    """
+    """Client options: connections, timeouts and limits. A number not above 0 raises TrafficError."""
 
     # Opened before the start, so that no latency includes connecting. A closed loop has one per user.
     connections: int = 256

@@ -33,8 +33,7 @@ ProgressCallback = Callable[[float, int, int], None]
 class OpenLoopSender:
     """One run of one load, whose intended starts never depend on a response; use it once.
 
-    Raises:
-        TrafficError: httptools is missing, or too few files may be opened.
+    Without httptools, or with too few open files, it raises TrafficError.
     """
 
     is_closed_loop = False

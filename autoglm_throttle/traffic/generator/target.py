@@ -41,8 +41,7 @@ class TlsOptions:
 class TargetUrl:
     """Destination of requests, with the fields that every request carries.
 
-    Raises:
-        TrafficError: text that would not be one HTTP/1.1 request line or field, or an unknown scheme.
+    Text that would not be one HTTP/1.1 request line or field raises TrafficError.
     """
 
     host: str = "127.0.0.1"
@@ -73,11 +72,7 @@ class TargetUrl:
 
     @classmethod
     def parse(cls, url: str, **overrides: Any) -> TargetUrl:  # noqa: ANN401 - checked by the type itself
-        """Read ``http://HOST[:PORT][/BASE]``, or the same with https.
-
-        Args:
-            url: text of the URL; the path becomes ``base``, the queries belong to the requests.
-            overrides: any fields of a target.
+        """Read ``http://HOST[:PORT][/BASE]``, or the same with https; the overrides are fields of a target.
 
         Raises:
             TrafficError: another scheme, user info, a query, a fragment, or no host.

@@ -28,10 +28,8 @@ MIN_K, MAX_K = 0.01, 10_000.0
 class Arrivals:
     """An arrival process: the gaps have a Gamma distribution with mean 1 and squared variation 1/k.
 
-    Other tools call ``k`` burstiness: below 1 requests come in bursts, above 1 more evenly.
-
-    Raises:
-        TrafficError: ``k`` is neither infinite nor 0.01..10 000.
+    Other tools call ``k`` burstiness: below 1 requests come in bursts, above 1 more evenly. It is infinite or
+    0.01..10 000, else it raises TrafficError.
     """
 
     k: float  # 1: Poisson; infinite: uniform
@@ -93,12 +91,7 @@ def parse_mix(text: str) -> dict[Priority, float]:
 
 @dataclass(frozen=True, slots=True)
 class PriorityMix:
-    """Shares of priorities, clients and kinds from which requests are drawn.
-
-    Raises:
-        TrafficError: a mix that does not add up, no client, a negative or infinite skew, or kinds with shares
-            that are not finite numbers above 0.
-    """
+    """Shares of priorities, clients and kinds of drawn requests; impossible ones raise TrafficError."""
 
     mix: Mapping[Priority, float] = field(default_factory=MIX.copy)  # Percent by priority
     clients: int = 1  # Distinct callers, 1..65 536

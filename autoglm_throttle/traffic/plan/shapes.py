@@ -66,10 +66,9 @@ def _check_length(duration_s: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """A constant rate, or a rate that rises or falls linearly.
+    """A constant rate, or a rate that rises or falls linearly, from or to 0 at one end.
 
-    Raises:
-        TrafficError: a duration or a rate that is not a finite number above 0; of a ramp one end may be 0.
+    A duration or a rate that is not a finite number above 0 raises TrafficError.
     """
 
     rate_rps: float  # Rate at its start
@@ -120,8 +119,7 @@ def _time_to_reach(rate_rps: float, rise: float, mass: float) -> float:
 class LoadShape:
     """Levels of load, one after another; each becomes one segment of the plan and of the result.
 
-    Raises:
-        TrafficError: no level, or more levels, requests or days than a plan can hold.
+    No level, or more levels, requests or days than a plan can hold raise TrafficError.
     """
 
     def __init__(self, levels: Sequence[LoadLevel]) -> None:
@@ -193,9 +191,7 @@ _READERS: dict[tuple[str, int], Callable[..., list[LoadLevel]]] = {  # By kind a
 class Users:
     """Number of concurrent users over time, in steps: a closed loop, since each waits for its response.
 
-    Raises:
-        TrafficError: no step, or users that are not 1..65 536; a duration that is not a finite number above
-            0, or more than `MAX_DURATION_S` in total; a think time that is not a finite number of at least 0.
+    Users are 1..65 536, durations finite and above 0, think times at least 0; else it raises TrafficError.
     """
 
     steps: tuple[tuple[int, float], ...]  # Users and seconds

@@ -102,11 +102,7 @@ class Objectives:
 
     @classmethod
     def parse(cls, text: str) -> Objectives:
-        """Parse ``p99<500ms,error<0.5%,goodput.high>0.99,rps>=10000/s``; an empty text has no objective.
-
-        Raises:
-            TrafficError: the problems of all invalid terms.
-        """
+        """Parse ``p99<500ms,error<0.5%,goodput.high>0.99``; invalid terms raise one TrafficError."""
         terms, faults = [], []
         for part in text.split(",") if text.strip() else ():
             try:
@@ -118,11 +114,7 @@ class Objectives:
         return cls(tuple(terms))
 
     def check(self, segments: Sequence[str]) -> None:
-        """Check before a run that every named segment will exist.
-
-        Raises:
-            TrafficError: the terms that name none of the segments of the plan.
-        """
+        """Check before a run that every named segment will exist; else raise TrafficError."""
         missing = [
             term.text
             for term in self.terms
