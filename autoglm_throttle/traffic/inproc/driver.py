@@ -153,7 +153,7 @@ class _Run:
         self._loop = loop
         self._request_log = RequestLog(len(load.plan))
         self._aborts = Random(f"autoglm-throttle aborts {behavior.get('seed', 0)}")
-        self._over: asyncio.Future[None] = loop.create_future()
+        self._over = asyncio.Event()  # All requests have ended, or the run has failed
         self._start_s = 0.0
         self._next = 0  # The first request that was not sent
         self._oldest = 0  # The first request that may be open
@@ -176,7 +176,7 @@ class _Run:
             self._sample(watch, 0)
         if self._left:
             self._loop.call_at(self._intended_s(0), self._launch)
-            await self._over
+            await self._over.wait()
         elapsed_s = self._loop.time() - self._start_s
         await self._drain_tasks()
         self._is_drained = True
@@ -207,11 +207,7 @@ class _Run:
             )
         self._left -= 1
         if not self._left:
-            self._finish()
-
-    def _finish(self) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
+            self._over.set()
 
     def _sample(self, watch: WatchCallback, number: int) -> None:
         """Set the timer to the next sample, without drift, and take this one."""
@@ -223,7 +219,7 @@ class _Run:
             values = watch(t_s)
         except Exception as error:  # noqa: BLE001 - a callback cannot raise it to anybody
             self._watch_error = self._watch_error or error
-            self._finish()
+            self._over.set()
         else:
             if values is not None:
                 self._watched.append({"t_s": t_s, **values})

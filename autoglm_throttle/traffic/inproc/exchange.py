@@ -89,8 +89,7 @@ class AsgiExchange:
         self.sent_s: float = sent_s
         self._on_end = on_end
         self._request_delivered = False
-        self._over = False
-        self._disconnected: asyncio.Future[None] | None = None
+        self._over = asyncio.Event()
         self.status: int = 0  # 0 until the response starts
         self.retry_after: bytes | None = None
         self._is_degraded = False
@@ -103,17 +102,13 @@ class AsgiExchange:
         if not self._request_delivered:
             self._request_delivered = True
             return {"type": "http.request", "body": self._request.body, "more_body": False}
-        if not self._over:
-            if self._disconnected is None:
-                self._disconnected = asyncio.get_running_loop().create_future()
-            # Cancelling one receive() must not cancel the future that another one waits for.
-            await asyncio.shield(self._disconnected)
+        await self._over.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         """ASGI: accept a part of the response; raise RuntimeError for an invalid one, as a server does."""
         kind = message["type"]
-        if self._over:
+        if self._over.is_set():
             return
         if kind == "http.response.start" and not self.status:
             self._start(message)
@@ -124,18 +119,16 @@ class AsgiExchange:
 
     def end(self, result: RequestResult) -> None:
         """End the exchange for the client; only the first call counts."""
-        if self._over:
+        if self._over.is_set():
             return
-        self._over = True
-        if self._disconnected is not None and not self._disconnected.done():
-            self._disconnected.set_result(None)
+        self._over.set()
         self._on_end(self, result)
 
     def app_returned(self) -> None:
         """The application returned or raised: record the result that a server would produce."""
         if self.status:
             self.end(RequestResult.CONNECTION)
-        elif not self._over:
+        elif not self._over.is_set():
             self.status = 500
             self.end(RequestResult.SERVER_ERROR)
 
