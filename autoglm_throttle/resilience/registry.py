@@ -287,8 +287,8 @@ class GuardRegistry:
     def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
         settings, policy = self._settings.degradation, self._settings.guards.get(feature.name)
         max_stale_s = None if policy is None else policy.max_stale_s
-        circuit.executor = FeatureExecutor(
-            circuit, feature, self._degradation, self._record_degraded, settings, max_stale_s
+        circuit.attach(
+            FeatureExecutor(circuit, feature, self._degradation, self._record_degraded, settings, max_stale_s)
         )
         self._on_degradable()
 

@@ -79,6 +79,8 @@ class ThreadSafeBreaker:
     A result or a command of a thread that holds the lock is deferred until the thread leaves it.
     """
 
+    __slots__ = ("_clock", "_lock", "_on_transitions", "core", "fleet", "open_period")
+
     def __init__(
         self,
         core: Breaker,
@@ -183,6 +185,12 @@ class ThreadSafeBreaker:
 class GuardState:
     """State of one guard in one process: admits, classifies and records its calls."""
 
+    __slots__ = (
+        *("__weakref__", "breaker", "classifier", "clock", "executor", "fast", "fault_log", "first_item_s"),
+        *("name", "settings", "settles_at_first_item", "slow_call_s", "stream_idle_s", "timeout_s"),
+        "value_is_success",
+    )
+
     def __init__(
         self,
         name: str,
@@ -210,30 +218,25 @@ class GuardState:
         core = Breaker(name, settings)
         self.fast: FastPath = core.fast  # Flags and counters for calls without a lock
         self.breaker: ThreadSafeBreaker
-        self._executor: Executor | None
+        self.executor: Executor | None
         self._build(core, store, on_transitions)
         self.subscribe()
 
     def rebuild(self, store: BreakerStore | None, on_transitions: TransitionsObserver | None) -> None:
         """Build all parts with a state anew, for another process; only the commands of operators stay."""
-        keep_parent_part((self.breaker, self._executor))
+        keep_parent_part((self.breaker, self.executor))
         self._build(Breaker(self.name, self.settings, predecessor=self.breaker.core), store, on_transitions)
 
     def _build(
         self, core: Breaker, store: BreakerStore | None, on_transitions: TransitionsObserver | None
     ) -> None:
-        self._executor = None
+        self.executor = None
         self.breaker = ThreadSafeBreaker(core, self.clock, store, on_transitions)
         self._update_fast_path()
 
-    @property
-    def executor(self) -> Executor | None:
-        """Executor of the feature, which sheds calls and has the fallbacks; None: there is neither."""
-        return self._executor
-
-    @executor.setter
-    def executor(self, executor: Executor | None) -> None:
-        self._executor = executor
+    def attach(self, executor: Executor | None) -> None:
+        """Set the executor of the feature, which sheds calls and has the fallbacks; None: there is none."""
+        self.executor = executor
         self._update_fast_path()
 
     def subscribe(self) -> None:
@@ -264,7 +267,7 @@ class GuardState:
         Waits only for the fleet's store, at most its deadline: for the first state of a guard, and for the
         lease of a probe.
         """
-        fleet, executor = self.breaker.fleet, self._executor
+        fleet, executor = self.breaker.fleet, self.executor
         rejection = executor.shed_rejection(counted=True) if sheds and executor is not None else None
         if rejection is not None:
             return rejection
@@ -274,7 +277,7 @@ class GuardState:
 
     async def allow_async(self, sheds: bool = False) -> GuardPermit | GuardRejection:
         """Request one call as `allow` does, without blocking the event loop."""
-        fleet, executor = self.breaker.fleet, self._executor
+        fleet, executor = self.breaker.fleet, self.executor
         rejection = executor.shed_rejection(counted=True) if sheds and executor is not None else None
         if rejection is not None:
             return rejection
@@ -351,7 +354,7 @@ class GuardState:
 
     def rejection(self) -> GuardRejection | None:
         """Return the rejection of a call made now, or None. Has no effects."""
-        executor = self._executor
+        executor = self.executor
         shed_rejection = None if executor is None else executor.shed_rejection(counted=False)
         return shed_rejection or self.breaker.read(self.breaker.core.rejection)
 
@@ -376,7 +379,7 @@ class GuardState:
     def _update_fast_path(self) -> None:
         fleet, fast = self.breaker.fleet, self.fast
         fast.is_synced = fleet is None or not fleet.is_cold
-        fast.is_direct = self._executor is None and fast.is_synced
+        fast.is_direct = self.executor is None and fast.is_synced
 
     def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""

@@ -157,7 +157,7 @@ def test_a_clock_that_steps_back_is_the_breakers_business() -> None:
 def test_a_circuit_that_others_may_answer_for_is_never_quick() -> None:
     circuit = opened()
     rejected(circuit.allow())
-    circuit.executor = Shedding(None)
+    circuit.attach(Shedding(None))
     circuit.block()
 
 
@@ -168,13 +168,13 @@ def test_shed_feature_is_rejected_before_the_breaker() -> None:
     circuit = Clocked()
     direct = [circuit.fast.is_direct]
     shed = GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)
-    circuit.executor = Shedding(shed)
+    circuit.attach(Shedding(shed))
     direct.append(circuit.fast.is_direct)
     assert circuit.allow(sheds=True) is shed
     assert circuit.view().calls == 0
-    circuit.executor = Shedding(None)
+    circuit.attach(Shedding(None))
     passed(circuit.allow(sheds=True))
-    circuit.executor = None
+    circuit.attach(None)
     direct.append(circuit.fast.is_direct)
     passed(circuit.allow(sheds=True))
     assert direct == [True, False, True]

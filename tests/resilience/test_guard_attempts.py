@@ -41,9 +41,9 @@ def test_a_substitute_answers_whatever_the_state(state: str, early: bool) -> Non
     circuit = Clocked() if state == "closed" else opened()
     substitute, guard = Substitute(), Guard(circuit)
     if early:
-        circuit.executor = substitute
+        circuit.attach(substitute)
     first, second = guard(double), guard(double_later)
-    circuit.executor = substitute
+    circuit.attach(substitute)
     assert first(3) == ("plain", 6)  # type: ignore[comparison-overlap]
     assert drive(second(3)) == ("async", 6)
     assert substitute.fits == ([False, True] if early else [])
@@ -53,7 +53,7 @@ def test_a_substitute_answers_whatever_the_state(state: str, early: bool) -> Non
 def test_shed_query_uses_the_substitute() -> None:
     circuit = opened()
     substitute = Substitute()
-    circuit.executor = substitute
+    circuit.attach(substitute)
     rejection = circuit.rejection()
     assert rejection is not None
     assert rejection.retry_after_s == 10.0

@@ -271,7 +271,7 @@ def test_operators_have_their_verbs() -> None:
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_shed_feature_is_rejected_in_blocks_and_by_hand(by_hand: bool) -> None:
     circuit: GuardState = Clocked()
-    circuit.executor = Shedding(GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0))
+    circuit.attach(Shedding(GuardRejection("db", BreakerState.CLOSED, BreakerCause.SHED, 3.0)))
     if by_hand:
         assert rejected(Guard(circuit).allow()).cause is BreakerCause.SHED
         assert rejected(drive(Guard(circuit).allow_async())).cause is BreakerCause.SHED

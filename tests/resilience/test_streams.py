@@ -49,7 +49,7 @@ def test_shed_stream_is_rejected(opens: Opens) -> None:
     circuit = Clocked()
     rejection = opened().rejection()
     assert isinstance(rejection, GuardRejection)
-    circuit.executor = Shedding(rejection)
+    circuit.attach(Shedding(rejection))
     with pytest.raises(GuardRejected):
         opens(circuit, Source(1)).take()
 

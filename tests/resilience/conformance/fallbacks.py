@@ -53,7 +53,7 @@ class Fallbacks(EventRunner):
             rules=rules,
             classifier=classifier(reports),
         )
-        self.bench.circuit.executor = self.bench.served
+        self.bench.circuit.attach(self.bench.served)
         self.dependency = Dependency(face)
 
     def handlers(self) -> EventHandlers:

@@ -68,7 +68,7 @@ class Guarded:
         if self._fallback is None and self._criticality is Criticality.CORE:
             return circuit
         feature = Feature(name, criticality=self._criticality, fallback=self._fallback)
-        circuit.executor = FeatureExecutor(circuit, feature, self.degradation, self.count, self._settings)
+        circuit.attach(FeatureExecutor(circuit, feature, self.degradation, self.count, self._settings))
         return circuit
 
     def count(self, name: str, fallback_kind: FallbackKind, cause: str) -> None:
