@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -31,7 +31,6 @@ from autoglm_throttle.store.script import SyncScript
 from autoglm_throttle.types import Decision, Demand, Priority
 
 if TYPE_CHECKING:
-    from autoglm_throttle._runtime.wakeup import Wakeup
     from autoglm_throttle.settings.groups.control import RateSettings
     from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
     from autoglm_throttle.types import Clock
@@ -150,7 +149,7 @@ class LeasedBuckets:
             self._awaiting_since_s = None
 
     @property
-    def waiters(self) -> list[object]:
+    def waiters(self) -> list[Any]:
         """All waiters without an answer."""
         return [waiter for lease in self.all for waiter in lease.waiters]
 
@@ -325,7 +324,7 @@ class FleetSync:
                 self._record_loss(since_s, TIMEOUT_TEXT)
             self._outage.record_recovery(now, f": {leases.members} members")
         for wakeup in wakeups:
-            cast("Wakeup", wakeup).set()  # the leases take any object for a waiter
+            wakeup.set()
 
     def _call(self, figures: Sequence[int], lifetime_s: float) -> list[int]:
         """Announce this process for a time, 0 to leave, with the figures of the leases; return the reply."""
