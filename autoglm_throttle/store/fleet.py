@@ -248,11 +248,6 @@ class FleetSync:
         # Stops the thread when the given owner is collected.
         self.stop_with: Callable[[object], None] = self._worker.stop_with
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread runs: from `start` to `stop`."""
-        return self._worker.is_alive and not self._worker.is_stopping
-
     def view(self) -> FleetView:
         """Return the state and the counts."""
         return FleetView(self.leases.members, self.leases.is_up, self.script.calls, self.script.failures)

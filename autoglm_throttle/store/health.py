@@ -42,10 +42,6 @@ class HealthState(StrEnum):
 UP, DOWN, PROBING = HealthState
 
 
-def _jitter_factor() -> float:
-    return random.uniform(1.0 - JITTER, 1.0 + JITTER)
-
-
 class StoreHealth:
     """Tracks the health of one store. Its callers hold one lock; it reads no clock.
 
@@ -57,7 +53,7 @@ class StoreHealth:
         self,
         failures: int,
         pauses_s: Sequence[float],
-        jitter: Callable[[], float] = _jitter_factor,
+        jitter: Callable[[], float] = lambda: random.uniform(1.0 - JITTER, 1.0 + JITTER),
         now: float = 0.0,
     ) -> None:
         self._failures = failures

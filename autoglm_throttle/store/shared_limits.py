@@ -271,7 +271,11 @@ class PendingCheck:
             if len(charges) > 1:
                 address = charges[1]
                 record(address.kind, address.user, tuple(answer[size + 1 :: VALUES]), now)
-                decision = combined(decision, caller_decision(address, answer[size:]))
+                other = caller_decision(address, answer[size:])
+                if decision.allowed and other.allowed:
+                    decision.others += other.limits
+                elif other.retry_after_s > decision.retry_after_s:
+                    decision = other  # of two rejections the longer one counts
         if decision.allowed:
             self.answer = answer
         else:
@@ -307,14 +311,6 @@ def limit_decision(limit: UserLimit, ok: int, remaining: int, retry_us: int, res
     reason, detail = (TOO_LARGE, f"too_large:{name}") if never else (USER, f"user:{name}")
     wait_s = math.inf if never else retry_us * US
     return Decision(False, reason, detail, name, most, remaining, wait_s, reset_s, window_s)
-
-
-def combined(user: Decision, address: Decision) -> Decision:
-    """Combine the decisions on a user and its address; of two rejections the longer one counts."""
-    if not (user.allowed and address.allowed):
-        return user if user.retry_after_s >= address.retry_after_s else address
-    user.others += address.limits
-    return user
 
 
 def store_changed(view: StoreView, lasted_s: float, error: str) -> LogEvent:
