@@ -16,14 +16,7 @@ EXIT_OK: Final = 0
 PROBLEM_FOUND: Final = 1
 WRONG_USAGE: Final = 2
 
-_COLOURS: Final = {
-    "problem": "\x1b[31m",
-    "fail": "\x1b[31m",
-    "warning": "\x1b[33m",
-    "warn": "\x1b[33m",
-    "ok": "\x1b[32m",
-}
-_PLAIN: Final = "\x1b[0m"
+_COLOURS: Final = {"problem": 31, "fail": 31, "warning": 33, "warn": 33, "ok": 32}  # red, yellow, green
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -107,4 +100,4 @@ def colored(kind: str, width: int = 0) -> str:
     blanks = " " * (width - len(kind))
     if os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return kind + blanks
-    return f"{_COLOURS[kind]}{kind}{_PLAIN}{blanks}"
+    return f"\x1b[{_COLOURS[kind]}m{kind}\x1b[0m{blanks}"

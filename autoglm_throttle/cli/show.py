@@ -159,7 +159,7 @@ def _settings_text(settings: Settings, rows: Sequence[Setting]) -> str:
 
 
 def _user_limits_location(settings: Settings) -> str:
-    """Describe the place where user limits are counted. Only ``doctor`` checks that it responds."""
+    """Describe the place where user limits are counted."""
     if settings.store.redis_url is None:
         return "User limits are counted in the memory of each process."
     fallback_text = {

@@ -98,8 +98,7 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
     """Return the known name most like ``name``, or None if none is near."""
     from difflib import get_close_matches
 
-    matches = get_close_matches(name[:_READ_AT_MOST], known, n=1, cutoff=NEAR_ENOUGH)
-    return matches[0] if matches else None
+    return next(iter(get_close_matches(name[:_READ_AT_MOST], known, n=1, cutoff=NEAR_ENOUGH)), None)
 
 
 def unknown_key(key: str, known: Sequence[str]) -> Problem:
