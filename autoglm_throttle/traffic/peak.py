@@ -14,7 +14,7 @@ from typing import Final
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-# The search ends when the holding and the failing rate are closer: repeated trials differ by as much.
+# The search ends when the failing rate is less than this ratio above the holding one: trials differ by as much.
 TOLERANCE: Final = 0.02
 
 TRIES: Final = 3  # Trials at one rate before the generator is reported as unable to produce it
@@ -71,19 +71,13 @@ class Peak:
         return measured if fails_rps is not None else f"{measured}, the highest rate to try"
 
 
-def find_peak(
-    trial: Callable[[float], PeakResult], low_rps: float, high_rps: float, *, tolerance: float = TOLERANCE
-) -> Peak:
-    """Find the highest rate at which a trial holds, in requests/s.
+def find_peak(trial: Callable[[float], PeakResult], low_rps: float, high_rps: float) -> Peak:
+    """Find the highest rate at which a trial holds, in requests/s; the two bounds are tried first.
 
-    The lowest rate is tried first, then the highest. The search ends when the failing rate is above the
-    holding one by at most the tolerance, a ratio. Bounds that are not finite, rising and above 0 raise
-    TrafficError.
+    Bounds that are not finite, rising and above 0 raise TrafficError.
     """
     if not 0.0 < low_rps < high_rps < math.inf:
         raise TrafficError(f"the bounds must rise and be above 0, not {low_rps:g} and {high_rps:g}")
-    if not tolerance > 0.0:
-        raise TrafficError(f"the tolerance must be above 0, not {tolerance:g}")
     trials: list[tuple[float, PeakResult]] = []
 
     def holds(rate_rps: float) -> bool | None:
@@ -98,12 +92,12 @@ def find_peak(
         return None
 
     if holds(low_rps) and holds(high_rps) is False:
-        _bisect(holds, low_rps, high_rps, tolerance)
+        _bisect(holds, low_rps, high_rps)
     return Peak(tuple(trials))
 
 
-def _bisect(holds: Callable[[float], bool | None], low_rps: float, high_rps: float, tolerance: float) -> None:
-    while high_rps > low_rps * (1.0 + tolerance):
+def _bisect(holds: Callable[[float], bool | None], low_rps: float, high_rps: float) -> None:
+    while high_rps > low_rps * (1.0 + TOLERANCE):
         # Three digits are finer than the tolerance, and readable: 1234 is 1230.
         middle_rps = float(f"{math.sqrt(low_rps * high_rps):.3g}")
         is_held = holds(middle_rps) if low_rps < middle_rps < high_rps else None

@@ -39,17 +39,20 @@ def test_a_capacity_between_the_bounds_is_found(low: float, times: float, share:
         assert peak.fails_rps is None
 
 
-def test_the_tolerance_decides_how_long_it_takes() -> None:
+def test_the_tolerance_decides_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     def trial(rate: float) -> PeakResult:
         return HOLDS if rate <= 640 else FAILS
 
-    fine, coarse = find_peak(trial, 100, 5000), find_peak(trial, 100, 5000, tolerance=0.5)
+    fine = find_peak(trial, 100, 5000)
+    monkeypatch.setattr("autoglm_throttle.traffic.peak.TOLERANCE", 0.5)
+    coarse = find_peak(trial, 100, 5000)
     assert len(coarse.trials) < len(fine.trials)
     assert fine.text == f"the objectives hold at {fine.holds_rps:g}/s and fail at {fine.fails_rps:g}/s"
 
 
-def test_rates_of_three_digits_end_the_search() -> None:
-    peak = find_peak(lambda rate: HOLDS if rate <= 100 else FAILS, 100, 101, tolerance=0.001)
+def test_rates_of_three_digits_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoglm_throttle.traffic.peak.TOLERANCE", 0.001)
+    peak = find_peak(lambda rate: HOLDS if rate <= 100 else FAILS, 100, 101)
     assert [rate for rate, _ in peak.trials] == [100, 101]
     assert (peak.holds_rps, peak.fails_rps) == (100, 101)
 
@@ -108,8 +111,3 @@ def test_rate_above_a_failed_one_is_not_the_peak() -> None:
 def test_bounds_must_rise(low: float, high: float) -> None:
     with pytest.raises(TrafficError, match="bounds"):
         find_peak(lambda rate: HOLDS, low, high)
-
-
-def test_there_must_be_a_tolerance() -> None:
-    with pytest.raises(TrafficError, match="tolerance"):
-        find_peak(lambda rate: HOLDS, 1, 2, tolerance=0)

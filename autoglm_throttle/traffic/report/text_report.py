@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autoglm_throttle.traffic.histogram import Histogram
@@ -113,19 +113,16 @@ def lines(document: Document) -> list[str]:
 
 def _rows(document: Document) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [HEADINGS]
-    for segment in document["segments"] if len(document["segments"]) > 1 else ():
-        rows += _segment(segment["name"], segment["tally"], segment["priorities"])
-    rows += _segment("all", document["totals"], document["priorities"])
+    segments = document["segments"] if len(document["segments"]) > 1 else []
+    whole = {"name": "all", "tally": document["totals"], "priorities": document["priorities"]}
+    for part in (*segments, whole):
+        used = [(label, tally) for label, tally in part["priorities"].items() if tally["planned"]]
+        rows.append(_row(part["name"], used[0][0] if len(used) == 1 else "all", part["tally"]))
+        if len(used) > 1:
+            rows += [_row("", label, tally) for label, tally in used]
     if len(document["requests"]) > 1:
         rows += [_row(part["label"], "all", part["tally"]) for part in document["requests"]]
     return rows
-
-
-def _segment(name: str, whole: Part, priorities: Mapping[str, Part]) -> list[tuple[str, ...]]:
-    parts = [(label, tally) for label, tally in priorities.items() if tally["planned"]]
-    if len(parts) == 1:
-        return [_row(name, parts[0][0], whole)]
-    return [_row(name, "all", whole), *(_row("", label, tally) for label, tally in parts)]
 
 
 def _row(segment: str, priority: str, tally: Part) -> tuple[str, ...]:
