@@ -14,7 +14,8 @@ from typing import Final
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-# The search ends when the failing rate is less than this ratio above the holding one: trials differ by as much.
+# The search ends when the failing rate is above the holding one by at most this ratio: repeated trials differ
+# by as much.
 TOLERANCE: Final = 0.02
 
 TRIES: Final = 3  # Trials at one rate before the generator is reported as unable to produce it

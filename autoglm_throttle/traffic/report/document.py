@@ -13,7 +13,6 @@ from autoglm_throttle.traffic.report.objectives import Objectives
 from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document, Part
 from autoglm_throttle.traffic.report.tally import seconds, tally, times
 from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
-from autoglm_throttle.traffic.request_log import UNSENT
 from autoglm_throttle.traffic.results import Result, Tally, tallies
 from autoglm_throttle.types import Priority
 
@@ -66,7 +65,9 @@ def make(result: Result, run_info: RunInfo) -> Document:
     plan, log = result.load.plan, result.request_log
     if not log.balanced:
         raise RuntimeError("the request log has open requests: the run is not over")
-    sent_s = _sent_s(result)
+    sent_s, stopped_s = plan.duration_s, result.run_cost.stopped_s
+    if stopped_s is not None:
+        sent_s = min(sent_s, max(0.0, stopped_s))
     sums = _sums(result, run_info.limits_s, sent_s)
     generator = _generator(result)
     return {
@@ -148,17 +149,6 @@ def _labels(result: Result) -> tuple[list[str], list[int]]:
     labels = (request.label if request.label in shown else OTHER_LABEL for request in requests)
     groups = [numbers.setdefault(label, len(numbers)) for label in labels]
     return list(numbers), groups
-
-
-def _sent_s(result: Result) -> float:
-    """Seconds of the plan that were sent: its length, or until the run was stopped."""
-    plan, stopped_s = result.load.plan, result.run_cost.stopped_s
-    if stopped_s is not None:
-        return min(plan.duration_s, max(0.0, stopped_s))
-    # Without a stop time, the first skipped request shows where the sending ended.
-    first = result.request_log.results.find(UNSENT)
-    whole = first < 0 or not result.aborted
-    return plan.duration_s if whole else min(plan.duration_s, plan.offsets[first])
 
 
 def _load(result: Result, run_info: RunInfo, labels: list[str], sent_s: float) -> Part:

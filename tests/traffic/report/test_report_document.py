@@ -205,7 +205,7 @@ def test_rates_of_a_stopped_run_use_its_sending_time() -> None:
         Sent(at_s=2.0, ending=None),
         Sent(at_s=4.5, segment=1, ending=None),
     ]
-    told = make(made(sent, ends_s=[4.0, 5.0], aborted=True), RUN_INFO)
+    told = make(made(sent, ends_s=[4.0, 5.0], effort={"stopped_s": 2.0}, aborted=True), RUN_INFO)
     assert told["totals"]["rps"] == 2 / 2.0
     assert [segment["tally"]["rps"] for segment in told["segments"]] == [2 / 2.0, 0.0]
     assert told["verdict"]["status"] == 130
