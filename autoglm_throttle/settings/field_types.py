@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -183,11 +183,11 @@ def listed(item: FieldType) -> FieldType:
             except ValueError as error:
                 reasons.append(f"{repr_for_user(part)}: {str(error) or 'not allowed'}")
         if reasons:
-            raise FieldTypeError("; ".join(reasons))
+            raise FieldTypeError("" if item.hidden else "; ".join(reasons))
         return tuple(values)
 
     allowed = f"a list, separated by commas, of {item.allowed}"
-    return FieldType(allowed, item.example, parse, text=lambda value: ",".join(value) or NOTHING)
+    return replace(item, allowed=allowed, parse=parse, text=lambda value: ",".join(value) or NOTHING)
 
 
 def parts_of(raw: object) -> list[object]:

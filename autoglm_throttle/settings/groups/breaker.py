@@ -95,20 +95,20 @@ def order_messages(first: str, sign: str, second: str, reason: str = "") -> Mess
     }
 
 
+_Check = tuple[str, Callable[..., bool], Messages]
+
+
+def _order(first: str, sign: str, second: str, reason: str = "") -> _Check:
+    def is_violated(left: Any, right: Any) -> bool:  # noqa: ANN401 - values of any keys
+        return None not in {left, right} and not RELATIONS[sign][0](left, right)
+
+    return f"{first} {second}", is_violated, order_messages(first, sign, second, reason)
+
+
 # Keys, whether their values contradict each other, and the messages: that of the first written key counts.
-_CHECKS: Final[Sequence[tuple[str, Callable[..., bool], Messages]]] = (
-    (
-        "open_max_s open_s",
-        lambda most, usual: most is not None and most < usual,
-        order_messages("open_max_s", ">=", "open_s"),
-    ),
-    (
-        "trial_lease_s timeout_s",
-        lambda lease, limit: None not in {limit, lease} and limit > lease,
-        order_messages(
-            "trial_lease_s", ">=", "timeout_s", "else a probe call within its time limit loses its slot"
-        ),
-    ),
+_CHECKS: Final[Sequence[_Check]] = (
+    _order("open_max_s", ">=", "open_s"),
+    _order("trial_lease_s", ">=", "timeout_s", "else a probe call within its time limit loses its slot"),
     (
         "trip window window_s min_calls",
         lambda trip, window, window_s, least: bool(_RATES & trip) and window_s is None and least > window,
@@ -130,11 +130,7 @@ _CHECKS: Final[Sequence[tuple[str, Callable[..., bool], Messages]]] = (
         lambda above, criticality: above is not None and criticality is not t.Criticality.NON_CORE,
         {"shed_above": ("needs the criticality non_core beside it", "core features are never shed")},
     ),
-    (
-        "shed_above margin",
-        lambda above, margin: above is not None and above <= margin,
-        {"shed_above": ("must be above {margin}", "or lower {margin}")},
-    ),
+    _order("shed_above", ">", "margin"),
 )
 
 
