@@ -8,13 +8,11 @@ Labels are closed sets from code, settings or the driver, never data that a clie
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.admission.counters import ODDITIES
 from autoglm_throttle.control.memory import FillBasis
-from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS, SOURCE_METRICS
 from autoglm_throttle.observe.metric import (
     Histograms,
@@ -36,15 +34,14 @@ from autoglm_throttle.observe.metric import (
     stateset,
 )
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.types import (
-    BreakerState,
-    ControlState,
-    DegradationLevel,
-    Priority,
-    TelemetryState,
-    WorkClassView,
-)
+from autoglm_throttle.types import BreakerState, DegradationLevel, Priority, TelemetryState, WorkClassView
 from autoglm_throttle.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autoglm_throttle.control.quota import QuotaView
+    from autoglm_throttle.types import ControlState
 
 # States without a sample for the table.
 _NO_SAMPLE: Final = frozenset({TelemetryState.STARTING, TelemetryState.BLIND, TelemetryState.NONE})

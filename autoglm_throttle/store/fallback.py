@@ -12,18 +12,11 @@ from autoglm_throttle.limiting.decisions import TOO_LARGE, seconds_until
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
-from autoglm_throttle.types import (
-    EXACT_AT_MOST,
-    Decision,
-    Demand,
-    LimitStatus,
-    Reason,
-    StoreFailureMode,
-    UserLimit,
-)
+from autoglm_throttle.types import EXACT_AT_MOST, Decision, LimitStatus, Reason, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
+    from autoglm_throttle.types import Demand
 
 COSTS_AT_MOST: Final = 8  # Denials stored for one caller, each for another number of units
 
@@ -36,11 +29,7 @@ _Denial = tuple[int, float, Decision]
 
 
 class StoreFallback:
-    """Decides by the failure mode: with the fair share of this process, always yes, or always no.
-
-    ``processes()`` share the limits; ``max_users`` is the capacity of the table of last answers, and of the
-    local table under each set of limits.
-    """
+    """Decides by the failure mode: by the share of one of ``processes()``, always yes, or always no."""
 
     def __init__(
         self, sets: LimitSets, settings: StoreSettings, processes: Callable[[], int], max_users: int

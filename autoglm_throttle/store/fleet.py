@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -228,8 +227,7 @@ class FleetSync:
         clock: Clock = time.monotonic,
     ) -> None:
         self.leases: LeasedBuckets = leases
-        text = resources.files(__package__).joinpath("fleet.lua").read_text("utf-8")
-        self.script: SyncScript = SyncScript(connect, text, RIGHTS)
+        self.script: SyncScript = SyncScript(connect, "fleet.lua", RIGHTS)
         self.lock: SerialLock = lock
         self.clock: Clock = clock
         self.next_beat_s: float = -math.inf  # When the next heartbeat is due, while the store answers

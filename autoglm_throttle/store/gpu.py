@@ -12,7 +12,6 @@ import math
 import secrets
 import time
 from dataclasses import replace
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime.fork import keep_parent_part
@@ -91,8 +90,7 @@ class RemoteGpuProvider:
         self._error: Exception | None = None  # Of the newest local read; None: its rows are current
         self._newest: list[GpuSample] = []  # Rows of the newest local read
         self._schedule = Schedule(self._settings.sample_interval_s)
-        text = resources.files(__package__).joinpath("fleet_gpu.lua").read_text("utf-8")
-        self.script: SyncScript = SyncScript(self._connect, text, RIGHTS)
+        self.script: SyncScript = SyncScript(self._connect, "fleet_gpu.lua", RIGHTS)
         self.hosts: HostTable = HostTable(self._settings.gpu_stale_after_s)
         # Name of this publisher, one of perhaps several processes of the host.
         self.process: str = secrets.token_hex(8)

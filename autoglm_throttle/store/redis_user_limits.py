@@ -12,11 +12,9 @@ from autoglm_throttle.store.batch import RedisBatch
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.protocol import (
     VALUES,
-    Answer,
     StoreCharge,
     StoreErrorKind,
     StoreStats,
-    WindowEntry,
     WindowProtocol,
     script,
 )
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.client import AsyncClient
+    from autoglm_throttle.store.protocol import Answer, WindowEntry
 
 # Users that a probe of a cluster charges: with 16 partitions this reaches nearly every server.
 PROBES: Final = 16

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from hashlib import sha1
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from autoglm_throttle.events import LOGGER
@@ -247,15 +248,15 @@ class LuaScript:
 
 
 class SyncScript:
-    """Runs one script in a thread, counts its calls, and connects again after each failure."""
+    """Runs the script of a file in a thread, counts its calls, and connects again after each failure."""
 
-    def __init__(self, connect: Callable[[], SyncClient], text: str, rights: str) -> None:
+    def __init__(self, connect: Callable[[], SyncClient], file: str, rights: str) -> None:
         self.calls: int = 0  # Round trips started
         # Failures of the thread: round trips without an answer, and a thread that could not be started.
         self.failures: int = 0
         self.last_error: str | None = None  # Text of the newest failure, kept after a recovery
         self._connect = connect
-        self._text = text
+        self._text = text = resources.files(__package__).joinpath(file).read_text("utf-8")
         self._rights = rights
         self._sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
         self._client: SyncClient | None = None

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 from urllib.parse import quote, unquote
 
-from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.types import (
-    BreakerCause,
-    BreakerState,
-    Outcome,
-    ProbeLease,
-    ProbeRequest,
-    RemoteBreakerState,
-)
+from autoglm_throttle.types import BreakerCause, BreakerState, Outcome, ProbeLease, RemoteBreakerState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autoglm_throttle.settings.groups.store import StoreSettings
+    from autoglm_throttle.types import ProbeRequest
 
 ScriptArguments: TypeAlias = tuple[tuple[str, ...], tuple[str | int, ...]]  # Keys and arguments of one call
 
@@ -71,11 +67,6 @@ Write: TypeAlias = StateWrite | ProbeResult
 # Reply of the script to a command: whether it was executed, else nothing was written, and the state is the
 # reason; the state after the command, None: nothing is stored; and the lease if a probe may be made now.
 Reply: TypeAlias = tuple[bool, RemoteBreakerState | None, ProbeLease | None]
-
-
-def load_script() -> str:
-    """Return the script's text."""
-    return resources.files(__package__).joinpath("breaker.lua").read_text("utf-8")
 
 
 def escape_name(name: str) -> str:

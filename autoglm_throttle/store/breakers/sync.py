@@ -24,8 +24,6 @@ import anyio
 
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
-from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
-from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.breakers.protocol import (
     RIGHTS,
     BreakerProtocol,
@@ -33,7 +31,6 @@ from autoglm_throttle.store.breakers.protocol import (
     ScriptArguments,
     StateWrite,
     Write,
-    load_script,
     parse_message,
     parse_reply,
     parse_states,
@@ -43,17 +40,12 @@ from autoglm_throttle.store.client import Subscriber, SyncClient
 from autoglm_throttle.store.health import StoreHealth
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.script import SyncScript, error_kind
-from autoglm_throttle.types import (
-    BreakerCause,
-    BreakerState,
-    Outcome,
-    ProbeLease,
-    ProbeRequest,
-    RemoteBreakerState,
-)
+from autoglm_throttle.types import BreakerState, Outcome, RemoteBreakerState
 
 if TYPE_CHECKING:
-    from autoglm_throttle.types import Clock
+    from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
+    from autoglm_throttle.settings.groups.store import StoreSettings
+    from autoglm_throttle.types import BreakerCause, Clock, ProbeLease, ProbeRequest
 
 THREAD_NAME: Final = "autoglm-throttle-breakers"
 
@@ -90,7 +82,7 @@ class RedisBreakerStore:
         self.ignored: int = 0  # messages of an unknown format
         self.state: FleetState = FleetState(self._on_write, clock)
         rights = f"{RIGHTS}, and its channels below the prefix (&...)"
-        self.script: SyncScript = SyncScript(connect, load_script(), rights)
+        self.script: SyncScript = SyncScript(connect, "breakers/breaker.lua", rights)
         health = StoreHealth(1, PROBE_PAUSES_S)
         self.subscriber: Subscriber = Subscriber(
             connect, self.protocol.channel, self._on_message, self.state.request_reread, health

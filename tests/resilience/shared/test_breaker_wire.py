@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from autoglm_throttle.store.breakers.protocol import (
     ProbeResult,
     StateWrite,
     escape_name,
-    load_script,
     parse_message,
     parse_reply,
     parse_states,
@@ -142,7 +142,7 @@ def test_states_are_read_one_by_one() -> None:
 
 
 def test_script_runs_on_redis_6() -> None:
-    text = load_script()
+    text = resources.files("autoglm_throttle.store").joinpath("breakers/breaker.lua").read_text("utf-8")
     assert text.count("'TIME'") == 1
     assert not text.startswith("#!")
     assert "struct" not in text

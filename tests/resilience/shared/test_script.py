@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,7 +20,6 @@ from autoglm_throttle.store.breakers.protocol import (
     ScriptArguments,
     StateWrite,
     Write,
-    load_script,
     parse_reply,
     parse_states,
 )
@@ -35,8 +35,9 @@ from tests.store.server import RedisServer
 
 pytestmark = pytest.mark.server
 
+SCRIPT = resources.files("autoglm_throttle.store").joinpath("breakers/breaker.lua").read_text("utf-8")
 READS_TIME = "redis.call('TIME')"
-TIMED = load_script().replace(READS_TIME, "{ table.remove(ARGV, 1), table.remove(ARGV, 1) }")
+TIMED = SCRIPT.replace(READS_TIME, "{ table.remove(ARGV, 1), table.remove(ARGV, 1) }")
 """The same with the clock as two more arguments."""
 START_S = 1_800_000_000.0
 NAME = "a"
@@ -114,7 +115,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def store(client: redis.Redis, redis_prefix: str) -> Store:
-    assert load_script().count(READS_TIME) == 1
+    assert SCRIPT.count(READS_TIME) == 1
     return Store(client, redis_prefix)
 
 
