@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, Unpack
 
 from pydantic import ValidationInfo, model_validator
@@ -24,14 +25,10 @@ _WINDOW: Final = whole(1, 100_000, "calls")
 _RATE: Final = number(0, 1, "share", above=True)
 
 
-_TRIP: Final = f.word(
-    "|".join(t.TripRule),
-    ", ".join(t.TripRule),
-    "consecutive,failure_rate",
-    lower=True,
-    reason="not one of them",
+_RULES: Final = ", ".join(t.TripRule)
+_TRIP_WORDS: Final = f.listed(
+    f.word("|".join(t.TripRule), _RULES, "consecutive,failure_rate", lower=True, reason="not one of them")
 )
-_TRIP_WORDS: Final = f.listed(_TRIP)
 
 
 def _trips(raw: object) -> frozenset[t.TripRule]:
@@ -59,11 +56,8 @@ def _ramp(raw: object) -> tuple[float, ...]:
     return tuple(shares)
 
 
-TRIPS: Final = FieldType(
-    _TRIP_WORDS.allowed,
-    _TRIP.example,
-    _trips,
-    text=lambda trips: ",".join(trip for trip in t.TripRule if trip in trips),
+TRIPS: Final = replace(
+    _TRIP_WORDS, parse=_trips, text=lambda trips: ",".join(trip for trip in t.TripRule if trip in trips)
 )
 RAMP: Final = FieldType(
     "a list, separated by commas, of rising shares between 0 and 1",
