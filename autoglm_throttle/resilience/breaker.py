@@ -46,8 +46,8 @@ class FastPath:
     """Flags and counters of one guard for calls without a lock; decorated functions hold it."""
 
     __slots__ = (
-        *("calls", "is_direct", "is_synced", "is_untimed", "permit", "rejected", "shared_permit"),
-        "success_is_noop",
+        *("calls", "is_direct", "is_synced", "is_untimed", "open_rejections", "permit"),
+        *("shared_permit", "success_is_noop"),
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
@@ -64,9 +64,9 @@ class FastPath:
         self.clear_counts()
 
     def clear_counts(self) -> None:
-        """Set both counters to zero. Concurrent increments without the lock may be lost."""
+        """Set the counters to zero. Concurrent increments without the lock may be lost."""
         self.calls: int = 0  # Admitted calls. A caller that uses `permit` directly increments it.
-        self.rejected: dict[BreakerCause, int] = dict.fromkeys(BreakerCause, 0)
+        self.open_rejections: int = 0  # Rejections without the lock, while the breaker was known to be open
 
 
 class Breaker:
@@ -82,6 +82,8 @@ class Breaker:
         self.machine: BreakerStateMachine = BreakerStateMachine(
             name, settings, None if predecessor is None else predecessor.machine
         )
+        self._rejected: dict[BreakerCause, int] = dict.fromkeys(BreakerCause, 0)
+        self._counted_rejections = 0  # of `open_rejections`: those that are counted in `_rejected`
         self.would_reject: int = 0
         self.stale_results: int = 0
         self.classifier_errors: int = 0  # counted by the owner
@@ -112,7 +114,7 @@ class Breaker:
             self.would_reject += 1
             self.fast.calls += 1
             return UNRECORDED_PERMIT
-        self.fast.rejected[answer.cause] += 1
+        self._rejected[answer.cause] += 1
         return answer
 
     def rejection(self, now: float) -> GuardRejection | None:
@@ -159,6 +161,7 @@ class Breaker:
         machine, slots, stats = self.machine, self.slots, self._stats
         window_calls, window_failures, window_slow = stats.counts(now)
         in_flight = len(slots.acquired)
+        self._count_open_rejections()
         return BreakerView(
             name=machine.name,
             state=machine.visible_state(now),
@@ -177,7 +180,7 @@ class Breaker:
             retry_after_s=machine.retry_after_s(now),
             in_flight=in_flight,
             calls=self.fast.calls,
-            rejected={cause: count for cause, count in self.fast.rejected.items() if count},
+            rejected={cause: count for cause, count in self._rejected.items() if count},
             would_reject=self.would_reject,
             stale_results=self.stale_results,
             classifier_errors=self.classifier_errors,
@@ -303,9 +306,16 @@ class Breaker:
     def _transition(
         self, event: BreakerEvent, now: float, *, wait_s: float | None = None, rounds: int | None = None
     ) -> None:
+        self._count_open_rejections()
         if self.machine.transition(event, now, wait_s=wait_s, rounds=rounds):
             self._ramp.start(now)
             self._start_generation()
+
+    def _count_open_rejections(self) -> None:
+        # A difference of a growing total: a concurrent increment may be lost, but none is counted twice.
+        count = self.fast.open_rejections
+        self._rejected[self.machine.rejection_cause] += count - self._counted_rejections
+        self._counted_rejections = count
 
     def _start_generation(self) -> None:
         self._stats.clear()

@@ -66,7 +66,8 @@ class Guard:
         if self._permit is not None:
             # A block holds one permit and one start time, so entering it twice would lose a permit.
             raise RuntimeError(_REUSED.format(name=self.name))
-        circuit, fast = self.circuit, self.circuit.fast
+        circuit = self.circuit
+        fast = circuit.fast
         permit = fast.permit
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT
@@ -95,7 +96,8 @@ class Guard:
     async def __aenter__(self) -> Guard:
         if self._permit is not None:
             raise RuntimeError(_REUSED.format(name=self.name))
-        circuit, fast = self.circuit, self.circuit.fast
+        circuit = self.circuit
+        fast = circuit.fast
         permit = fast.permit
         if permit is None or not fast.is_direct:
             self._permit = _USED_PERMIT

@@ -258,7 +258,7 @@ class GuardState:
         is_current = fast.shared_permit.generation == generation
         # since_s < 0: the clock stepped back, so the breaker itself must decide.
         if is_current and remaining_s > END_MARGIN_S and since_s >= 0.0:
-            fast.rejected[rejection.cause] += 1
+            fast.open_rejections += 1
             raise GuardRejected(rejection, remaining_s)
 
     def allow(self, sheds: bool = False) -> GuardPermit | GuardRejection:
