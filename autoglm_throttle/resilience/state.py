@@ -92,8 +92,8 @@ class ThreadSafeBreaker:
         self._clock = clock
         self._on_transitions = on_transitions
         self._lock = SerialLock()
-        # The newest open period, known from a rejection: that, the generation, and monotonic seconds.
-        self.open_period: tuple[GuardRejection, int, float] | None = None
+        # The newest open period: a rejection, its generation, its monotonic seconds and those of the end.
+        self.open_period: tuple[GuardRejection, int, float, float] | None = None
         name = core.machine.name
         self.fleet: FleetLink | None = (  # Link to the fleet; None: this process decides alone
             None if store is None else FleetLink(name, core.settings, store, self._lock.pending)
@@ -115,7 +115,7 @@ class ThreadSafeBreaker:
             if core.machine.pending:
                 self._publish(is_local=True)
             if isinstance(answer, GuardRejection) and answer.state is BreakerState.OPEN:
-                self.open_period = answer, core.generation, now
+                self.open_period = answer, core.generation, now, now + answer.retry_after_s
         return answer
 
     def record(self, permit: GuardPermit, outcome: Outcome, failure_text: str) -> None:
@@ -249,17 +249,16 @@ class GuardState:
 
     def block(self) -> None:
         """Raise GuardRejected, without the lock, while the breaker is known to be open."""
-        fast, period = self.fast, self.breaker.open_period
+        period = self.breaker.open_period
+        fast = self.fast
         if period is None or not fast.is_direct:
             return
-        rejection, generation, at_s = period
-        since_s = self.clock() - at_s
-        remaining_s = rejection.retry_after_s - since_s
-        is_current = fast.shared_permit.generation == generation
-        # since_s < 0: the clock stepped back, so the breaker itself must decide.
-        if is_current and remaining_s > END_MARGIN_S and since_s >= 0.0:
+        rejection, generation, at_s, end_s = period
+        now = self.clock()
+        # Before `at_s` the clock has stepped back, so the breaker itself must decide.
+        if fast.shared_permit.generation == generation and at_s <= now < end_s - END_MARGIN_S:
             fast.open_rejections += 1
-            raise GuardRejected(rejection, remaining_s)
+            raise GuardRejected(rejection, end_s - now)
 
     def allow(self, sheds: bool = False) -> GuardPermit | GuardRejection:
         """Request one call; ``sheds``: for a caller without a fallback, rejected while the feature is shed.
