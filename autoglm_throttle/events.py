@@ -260,12 +260,6 @@ def _signal_source(signal: t.Signal, view: t.GpuView | None, now: float | None) 
     return ", ".join(names[:MOST_SOURCES]) + more, age_s
 
 
-def gpu_view_events(before: t.GpuView | None, after: t.GpuView) -> Iterator[LogEvent]:
-    """Yield the log events of a new view of the devices."""
-    yield from device_events(() if before is None else before.devices, after.devices)
-    yield from verdict_events(before, after)
-
-
 def device_events(before: Sequence[t.GpuSample], after: Sequence[t.GpuSample]) -> Iterator[LogEvent]:
     """Yield the log events of lost and recovered devices."""
     were, are = ({(row.host, row.device) for row in rows if row.health == "lost"} for rows in (before, after))

@@ -12,7 +12,7 @@ from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.control.latency import LatencyPercentile
 from autoglm_throttle.control.tiers import occupancy
-from autoglm_throttle.events import gpu_view_events, objective_learned
+from autoglm_throttle.events import device_events, objective_learned, verdict_events
 from autoglm_throttle.gpu.host import HostLoad
 from autoglm_throttle.gpu.monitor import GpuMonitor
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
@@ -94,7 +94,9 @@ class ControlLoop:
             report = self._limiter_report()
             stats = self._service_stats(host, now)
             view = self.monitor.merge(samples, stats, now, source=source, interval_s=interval_s)
-            parts.events.waiting.extend(gpu_view_events(self.gpu_view, view))
+            known = () if self.gpu_view is None else self.gpu_view.devices
+            parts.events.waiting += device_events(known, view.devices)
+            parts.events.waiting += verdict_events(self.gpu_view, view)
             self._update_memory(view, now)
             self.gpu_view = view
             state = self._publish(self.controller.observe(view, report, stats, now), now)

@@ -403,7 +403,12 @@ class AdaptiveConcurrencyLimiter:
 
     def _end_period(self, now: float) -> None:
         period = self.period
-        if not (self.service.is_over(now - period.opened_s, period.ended) or self._is_unloaded()):
+        least = max(self.settings.period_completions, self.limit / 2)
+        if not (
+            self.service.is_over(now - period.opened_s, period.ended)
+            # The limit was reached, although the answers so far are far below their latency aim.
+            or (period.limited and self.service.is_far_in_time(period.ended, least))
+        ):
             period.due_s = now + FAST_PERIOD_S
             return
         self.period = period.close(now, self.in_flight)
@@ -414,12 +419,6 @@ class AdaptiveConcurrencyLimiter:
                 limit = min(limit, max(self._learned_limit, 2.0 * period.peak))
             self._learned_limit = 0.0
         self._begin_period(limit)
-
-    def _is_unloaded(self) -> bool:
-        """Whether the limit was reached although the answers so far are far below their latency aim."""
-        period = self.period
-        least = max(self.settings.period_completions, self.limit / 2)
-        return period.limited and self.service.is_far_in_time(period.ended, least)
 
     def _begin_period(self, limit: float) -> None:
         """Apply a limit, and what has been learned, to the period that begins."""

@@ -202,12 +202,11 @@ class LimitSets:
     def _set(self, name: str, limits: Limits) -> LimitSet | None:
         if not limits:
             return None
-        return LimitSet(name, limits, tuple(_wide(limit, self._factor) for limit in limits))
-
-
-def _wide(limit: UserLimit, factor: float) -> UserLimit:
-    units = min(math.ceil(limit.limit * factor), UNITS_AT_MOST)
-    return UserLimit(f"address-{limit.window_s}s", units, limit.window_s)
+        addresses = []
+        for limit in limits:
+            units = min(math.ceil(limit.limit * self._factor), UNITS_AT_MOST)
+            addresses.append(UserLimit(f"address-{limit.window_s}s", units, limit.window_s))
+        return LimitSet(name, limits, tuple(addresses))
 
 
 def _group(limits: Limits, by_priority: Sequence[Limits]) -> str:
