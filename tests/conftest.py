@@ -1,4 +1,4 @@
-"""What all tests share: how hard hypothesis looks for counterexamples, event loops, and real Redis servers.
+"""What all tests share: hypothesis profiles, event loops, real Redis servers, and the report of attacks.
 
 ``HYPOTHESIS_PROFILE`` is ``fast`` (15 examples, the default), ``full`` (50) or ``thorough`` (1000, with fresh
 randomness).
@@ -21,4 +21,4 @@ settings.register_profile("full", settings.get_profile("fast"), max_examples=50)
 settings.register_profile("thorough", settings.get_profile("full"), max_examples=1000, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "fast")
 
-pytest_plugins = ["tests.loops", "tests.store.fixtures"]
+pytest_plugins = ["tests.loops", "tests.store.fixtures", "tests.hostile.attacks"]
