@@ -78,7 +78,7 @@ class Marks:
         self._learned: list[MarkPolicy] = []
         self._withdrawn: set[str] = set()
         self._walks = 0
-        self.has_marks = False  # Whether any policy comes from a mark
+        self.has_marks: bool = False  # Whether any policy comes from a mark
         self._walk()
 
     def check(self, scope: Mapping[str, Any], path: str, root_path: str) -> None:

@@ -132,8 +132,8 @@ class RequestBody(BufferedReceive):
         if is_stream:
             self._watched.timeout_s = math.inf
         self._on_timeout: Callable[[], Awaitable[None]] | None = None
-        self.is_over = False  # Whether it waited beside too many others
-        self.timed_out = False  # Whether the client has sent less than the least rate
+        self.is_over: bool = False  # Whether it waited beside too many others
+        self.timed_out: bool = False  # Whether the client has sent less than the least rate
 
     @property
     def is_disconnected(self) -> bool:

@@ -35,7 +35,7 @@ class WatchedStream(WatchedSlot):
 
     def __init__(self, watch: SlotWatch, permit: Permit, *, may_be_idle: bool) -> None:
         super().__init__(watch, permit)
-        self.may_be_idle = may_be_idle
+        self.may_be_idle: bool = may_be_idle
         self._expects_idle = may_be_idle and watch.expects_idle(permit.work_class.name)
         self._is_known = False  # Whether its class has learned from it
         self._first_s: float | None = None

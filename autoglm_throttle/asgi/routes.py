@@ -73,7 +73,7 @@ class RouteTable:
                 candidates.append(route)
         self._by_first = by_first
         self._cache.clear()
-        self.has_routes = bool(self._routes)  # Whether there is any policy
+        self.has_routes: bool = bool(self._routes)  # Whether there is any policy
 
 
 def _first(route: RoutePolicy) -> str:

@@ -181,7 +181,7 @@ class WatchedSlot:
     def __init__(self, watch: SlotWatch, permit: Permit | None) -> None:
         self._watch = watch
         self.permit = permit  # None before the admission
-        self.timeout_s = watch.timeout_s  # Seconds that it may be blocked, beside those for its bytes
+        self.timeout_s: float = watch.timeout_s  # Seconds that it may be blocked, beside those for its bytes
         self.transferred_bytes = 0  # Each 500 of them allow one second more
         self.is_registered = False
         self._blocked_s = 0.0
@@ -299,7 +299,7 @@ class BegunCall:
             awaitable if isinstance(awaitable, CoroutineType) else _wait(awaitable)
         )
         self._pending: Any = None
-        self.is_done = False
+        self.is_done: bool = False
         self.result: Any = None  # Result of a call that is done
         self._has_begun = not _is_in_trio()
         if not self._has_begun:
@@ -307,7 +307,8 @@ class BegunCall:
         try:
             self._pending = self._coroutine.send(None)
         except StopIteration as ended:
-            self.is_done, self.result = True, ended.value
+            self.is_done = True
+            self.result = ended.value
 
     def __await__(self) -> Generator[Any, Any, Any]:
         """Run the rest: ``yield from`` can take over once the first answer has arrived."""

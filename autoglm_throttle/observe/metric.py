@@ -74,10 +74,10 @@ def _describe(kind: Kind, name: str, text: str, read: ReadRows, labels: str = ""
     return MetricSpec(PREFIX + name, kind, tuple(labels.split()), text, read)
 
 
-counter = partial(_describe, "counter")
-gauge = partial(_describe, "gauge")
-stateset = partial(_describe, "stateset")
-info = partial(_describe, "info")
+counter: Final = partial(_describe, "counter")
+gauge: Final = partial(_describe, "gauge")
+stateset: Final = partial(_describe, "stateset")
+info: Final = partial(_describe, "info")
 
 
 def histogram(name: str, text: str, read: Callable[[MetricsInput], Histograms], labels: str) -> HistogramSpec:

@@ -172,7 +172,8 @@ class FunctionCall:
         self._results = results
         self._attempt = Call(attempt, attempt_async, (circuit, *call))
         self.flight_key: Hashable | None = key
-        _, self.args, self.kwargs = call
+        self.args: Args = call[1]
+        self.kwargs: Kwargs = call[2]
         self.max_wait_s: float | None = circuit.timeout_s
         self.replaces_values: bool = fallback is not None and bool(fallback.on_value)
 

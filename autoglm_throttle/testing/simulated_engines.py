@@ -98,7 +98,7 @@ class WorkEngine:
         self.running: list[_Sequence] = []
         self.ends_s: float | None = None  # End of the running stretch; None while idle
         # Tokens reserved by all running sequences: context and all tokens they will generate.
-        self.kv_used = 0
+        self.kv_used: int = 0
         self._serial = 0
         self._steps_done = 0
         self._start_s = self._step_s = 0.0

@@ -138,8 +138,8 @@ class ClosedLoopSender(OpenLoopSender):
         plan.clients.append(self._clients[user])
         plan.kinds.append(next(self._kinds))
         self._users.append(user)
-        self.launched = self.request_log.add() + 1
-        self._launch(self.launched - 1)
+        self.request_log.add()
+        self._launch_next()
 
     def _ended(self, index: int, now: float) -> None:
         user, think_s = self._users[index], self._schedule.users.think_s

@@ -76,9 +76,12 @@ class OpenLoopSender:
         """Launch the due requests; return whether more follow."""
         offsets, count = self._offsets, len(self._offsets)
         while self.launched < count and offsets[self.launched] <= elapsed_s:
-            self.launched += 1
-            self._launch(self.launched - 1)
+            self._launch_next()
         return self.launched < count
+
+    def _launch_next(self) -> None:
+        self.launched += 1
+        self._launch(self.launched - 1)
 
     async def run(self) -> Result:
         """Send everything and wait for the responses; raise TrafficError if the target does not connect."""

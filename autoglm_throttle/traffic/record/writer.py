@@ -57,7 +57,8 @@ class RecordingFile:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._fd, self.path = _create(path)  # The actual path
+        self._fd, created = _create(path)
+        self.path: Path = created
         self._max_bytes = max_bytes
         self._packer = zlib.compressobj(6, zlib.DEFLATED, GZIP) if path.suffix == ".gz" else None
         self._pending: list[bytes] = []
