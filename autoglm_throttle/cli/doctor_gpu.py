@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from autoglm_throttle.cli.doctor import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.gpu.aggregate import load_pct
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import Settings

@@ -12,7 +12,7 @@ from hashlib import sha1
 from statistics import median
 from typing import Any, Final
 
-from autoglm_throttle.cli.doctor import DoctorResult, Severity, within
+from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups.store import parse_redis_url

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autoglm_throttle.cli.doctor import one_line
+from autoglm_throttle.cli.doctor_result import one_line
 from autoglm_throttle.cli.output import table
 from autoglm_throttle.gpu.aggregate import load_pct
 from autoglm_throttle.gpu.sampler import SourceState

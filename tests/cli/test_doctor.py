@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle.cli import doctor_redis, main
-from autoglm_throttle.cli.doctor import DoctorResult, within
+from autoglm_throttle.cli.doctor_result import DoctorResult, within
 from tests.cli.doctor_results import PASSWORD, WELL, Doctor, by_item, not_well
 from tests.store.cluster import Cluster3
 from tests.store.proxy import SlowProxy
