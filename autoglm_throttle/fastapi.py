@@ -88,8 +88,8 @@ _FIELDS: Final = {
     "RateLimit-Policy": ("string", "The user limits of the caller, if any."),
 }
 
-# Operations of a path in OpenAPI; OPTIONS is exempt.
-_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "trace")
+# Operations of a path in OpenAPI.
+_METHODS: Final = ("get", "put", "post", "delete", "patch", "head", "options", "trace")
 
 
 def limit(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, TypeVar
 
 from autoglm_throttle.asgi.routes import RouteTable
@@ -33,6 +34,11 @@ E = TypeVar("E", bound=Callable[..., Any])
 
 class MarkPolicy(RoutePolicy):
     """A policy from an endpoint's mark, not from the configuration. On the endpoint it has no pattern yet."""
+
+    @cached_property
+    def covered_methods(self) -> frozenset[str] | None:
+        """The methods of the route itself: another endpoint may answer HEAD."""
+        return self.methods
 
     def has_mark(self, mark: MarkPolicy) -> bool:
         """Whether the mark of both is the same."""

@@ -14,7 +14,7 @@ from autoglm_throttle.asgi.callers import BODY, STREAM, WEBSOCKET, Identify, Req
 from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete, replay
 from autoglm_throttle.asgi.response_tracker import ResponseTracker, WatchedStream, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
-from autoglm_throttle.asgi.routes import RouteTable, path_of
+from autoglm_throttle.asgi.routes import RouteTable, is_ambiguous, is_preflight, path_of
 from autoglm_throttle.asgi.scope import (
     CLIENT_DISCONNECTS,
     MARKER,
@@ -270,15 +270,14 @@ class ThrottleMiddleware:
             if MARKER in scope and self.throttle in scope[MARKER]:
                 return False
             path = path_of(scope) if scope.get("root_path") else scope["path"]
-            if path in self._exempt or scope.get("method") == "OPTIONS":
+            if path in self._exempt or (scope.get("method") == "OPTIONS" and is_preflight(scope)):
                 return False
             if not self._routes.has_routes:
                 return True
             route = self._routes.match(path, scope.get("method") or "GET")
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             return True
-        # RouteTable collapses slashes, the app's router may not: such a path must not inherit an exemption.
-        return route is None or not route.exempt or "//" in path
+        return route is None or not route.exempt or is_ambiguous(path)
 
     async def _pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run connections that are exempt, already charged by this throttle, or no requests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ WEBSOCKET_METHOD: Final = "WEBSOCKET"
 METHODS: Final = (*WITHOUT_BODY, "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS", WEBSOCKET_METHOD)
 
 _ANY: Final = "*"
+
+# Paths that a router or an upstream server may read as another path: empty and dot segments, line feeds.
+# ``..;`` is a dot segment to servers that remove path parameters.
+_AMBIGUOUS: Final = re.compile(r"//|\n|/\.{1,2}(?:[/;]|$)")
 
 
 class RouteTable:
@@ -59,9 +64,11 @@ class RouteTable:
         return route
 
     def _search(self, path: str, method: str) -> RoutePolicy | None:
-        segments = [segment for segment in path.split("/") if segment]
-        candidates = self._by_first.get(segments[0] if segments else "", self._by_first[_ANY])
-        return next((route for route in candidates if route.matches(method, segments)), None)
+        # The patterns of routers end with "$", which matches before a last line feed as well.
+        forms = [_segments(form) for form in dict.fromkeys((path.removesuffix("\n"), path))]
+        first = forms[0][0] if forms[0] else ""
+        candidates = self._by_first.get(first, self._by_first[_ANY])
+        return next((r for r in candidates if any(r.matches(method, form) for form in forms)), None)
 
     def _index(self) -> None:
         """Index the policies that could match by first literal segment, in their order."""
@@ -79,6 +86,16 @@ class RouteTable:
 def _first(route: RoutePolicy) -> str:
     first = route.segments[0] if route.segments else ""
     return _ANY if first.startswith(("{", "*")) else first
+
+
+def is_preflight(scope: Mapping[str, Any]) -> bool:
+    """Whether a request with OPTIONS is a CORS preflight, which browsers send without any key."""
+    return {b"origin", b"access-control-request-method"} <= {name for name, _ in scope["headers"]}
+
+
+def is_ambiguous(path: str) -> bool:
+    """Whether the app may read the path as another one: then it must not inherit an exemption."""
+    return _AMBIGUOUS.search(path) is not None
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
@@ -112,8 +129,12 @@ def work_class_of(scope: Mapping[str, Any], cached: dict[str, dict[str, str]]) -
 
 
 def _name(method: str, path: str) -> str:
-    segments = [segment for segment in path[:_READ_CHARS].split("/") if segment]
+    segments = _segments(path[:_READ_CHARS].removesuffix("\n"))
     return f"{method} /{'/'.join('*' if _is_id(segment) else segment for segment in segments[:2])}"
+
+
+def _segments(path: str) -> list[str]:
+    return [segment for segment in path.split("/") if segment]
 
 
 def _is_id(segment: str) -> bool:

@@ -60,21 +60,24 @@ def run(args: argparse.Namespace) -> int:
 def request_policy(settings: Settings, path: str, method: str, app: object = None) -> dict[str, Any]:
     """Return the policy of a request, found as the middleware does, and the reason."""
     from autoglm_throttle.asgi import marks
-    from autoglm_throttle.asgi.routes import RouteTable
+    from autoglm_throttle.asgi.routes import RouteTable, is_ambiguous
 
-    if method == "OPTIONS":
-        return _details(settings, None, "OPTIONS is never charged", exempt=True)
     if path in settings.callers.exempt_paths:
         return _details(settings, None, "the path is in EXEMPT_PATHS", exempt=True)
     routes = RouteTable(settings.routes)
     if app is not None:
         routes.learn(marks.visible_routes(app))
     route = routes.match(path, method)
-    if route is None:
-        return _details(settings, None, "no pattern matches: the defaults apply", exempt=False)
-    is_mark = route.name.startswith(MARK_NAMES)
-    origin = "a mark on its endpoint" if is_mark else "the first pattern that matches"
-    return _details(settings, route, origin, exempt=route.exempt)
+    exempt = route is not None and route.exempt and not is_ambiguous(path)
+    reason = "no pattern matches: the defaults apply"
+    if route is not None:
+        is_mark = route.name.startswith(MARK_NAMES)
+        reason = "a mark on its endpoint" if is_mark else "the first pattern that matches"
+        if route.exempt and not exempt:
+            reason += "; not exempt: the app may read the path as another one"
+    if method == "OPTIONS":
+        reason += "; a CORS preflight is free: with Origin and Access-Control-Request-Method"
+    return _details(settings, route, reason, exempt=exempt)
 
 
 def _details(settings: Settings, route: RoutePolicy | None, reason: str, *, exempt: bool) -> dict[str, Any]:

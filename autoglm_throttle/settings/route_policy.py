@@ -111,7 +111,7 @@ class RoutePolicy(Override):
     pattern: Annotated[str, PATTERN]
     """Segments are literal, ``{name}`` (any one segment) or, as the last, ``*`` (the rest, may be empty)."""
     methods: Annotated[frozenset[str], METHODS] | None = None
-    """The methods it applies to; None is all of them."""
+    """The methods it applies to, GET covers HEAD; None is all of them."""
     priority: Annotated[Priority, f.PRIORITY] | None = None
     """Replaces ``PRIORITY_DEFAULT``; None leaves it."""
     cost: Annotated[float, f.number(0, 1e9, "units", above=True)] = 1.0
@@ -150,9 +150,16 @@ class RoutePolicy(Override):
         """The pattern's parts between slashes; none for ``/``."""
         return tuple(self.pattern[1:].split("/")) if self.pattern != "/" else ()
 
+    @cached_property
+    def covered_methods(self) -> frozenset[str] | None:
+        """The methods it applies to; HEAD too where GET is: servers answer it with the handler of GET."""
+        methods = self.methods
+        return methods | {"HEAD"} if methods is not None and "GET" in methods else methods
+
     def matches(self, method: str, segments: Sequence[str]) -> bool:
         """Whether a request of this method and these path segments matches the pattern."""
-        if self.methods is not None and method not in self.methods:
+        methods = self.covered_methods
+        if methods is not None and method not in methods:
             return False
         mine = self.segments
         if mine[-1:] == (REST,):
@@ -182,7 +189,7 @@ def earlier_matches(routes: Sequence[RoutePolicy]) -> list[tuple[int, ...]]:
         fixed = [part for part in route.segments if part != REST]
         literal = tuple(at for at, part in enumerate(fixed) if not part.startswith("{"))
         table = tables.setdefault((len(fixed), literal, len(fixed) < len(route.segments)), {})
-        for method in route.methods or (None,):
+        for method in route.covered_methods or (None,):
             table.setdefault((method, tuple(fixed[at] for at in literal)), position)
     return found
 
@@ -201,5 +208,5 @@ def _witnesses(route: RoutePolicy, longest: int) -> list[tuple[str, tuple[str, .
     other = "\0"
     fixed = tuple(other if part.startswith("{") else part for part in route.segments if part != REST)
     tails = range(longest + 2 - len(fixed)) if route.segments[-1:] == (REST,) else range(1)
-    methods = sorted(route.methods or {other})
+    methods = sorted(route.covered_methods or {other})
     return [(method, fixed + (other,) * tail) for method in methods for tail in tails]

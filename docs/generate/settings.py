@@ -177,7 +177,7 @@ They are tables in the TOML of `CONFIG_FILE`, or arguments in code:
 |---|---|
 | `pattern` | segments are literal, `{{name}}` (any one) or, as the last, `*` (the rest, may be empty); \
 the first matching pattern applies |
-| `methods` | HTTP methods; not set: all |
+| `methods` | HTTP methods, `GET` covers `HEAD`; not set: all |
 | `priority` | `high`, `mid` or `low`; not set: that of the request, or `PRIORITY_DEFAULT` |
 | `cost` | units taken for each request; not set: 1 |
 | `user_limit` | replaces the limit of plan and settings; `off` removes it |

@@ -341,7 +341,8 @@ async def test_exempt_requests_pass_an_open_breaker_and_say_nothing() -> None:
     assert service.state() is BreakerState.CLOSED
     await service.fails()
     assert (await service.ask(200, "/health")).status == 200
-    assert (await service.ask(200, method="OPTIONS")).status == 200
+    preflight = {"origin": "https://shop.example", "access-control-request-method": "POST"}
+    assert (await service.ask(200, method="OPTIONS", headers=preflight)).status == 200
 
 
 async def test_metrics_only_lets_all_in_and_counts() -> None:

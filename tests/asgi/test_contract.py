@@ -133,23 +133,46 @@ async def test_two_throttles_both_charge() -> None:
         ("/api/free", True),
         ("/marked", True),
         ("//marked", False),
+        # FIELD 18: dot segments
+        ("/internal/x", True),
+        ("/internal/.x/a..b", True),
+        ("/internal/../free", False),
+        ("/internal/.", False),
+        ("/internal/..;/free", False),
+        ("/marked\n", False),
+        ("/health\n", False),
     ],
 )
 async def test_exempt_paths_are_exact(path: str, free: bool) -> None:
     app = fast_direct(plain)
     app.get("/marked")(fast_endpoint(exempt))
-    throttle = throttle_for_tests(**USER, routes=[RoutePolicy("/api/free", exempt=True)])
+    routes = [RoutePolicy("/api/free", exempt=True), RoutePolicy("/internal/*", exempt=True)]
+    throttle = throttle_for_tests(**USER, routes=routes)
     answers = await statuses(ThrottleMiddleware(app, throttle=throttle), path, TIMES)
     assert (answers[LIMIT:] == [429] * 3) is not free
     assert throttle.snapshot().exempt == (TIMES if free else 0)
 
 
-async def test_options_is_free_because_browsers_ask_it_first() -> None:
+PREFLIGHT = {"origin": "https://shop.example", "access-control-request-method": "POST"}
+
+
+# FIELD 5
+async def test_preflight_is_free_because_browsers_ask_it_first() -> None:
     throttle = throttle_for_tests(**USER)
     app = ThrottleMiddleware(raw(plain), throttle=throttle)
-    assert await statuses(app, "/x", TIMES, "OPTIONS") == [200] * TIMES
-    assert await statuses(app, "/x", 1, "options") == [200], "no such method: charged"
+    assert await statuses(app, "/x", TIMES, "OPTIONS", headers=PREFLIGHT) == [200] * TIMES
+    assert await statuses(app, "/x", 1, "options", headers=PREFLIGHT) == [200], "no such method: charged"
     assert admitted(throttle) == 1
+
+
+# FIELD 5
+@pytest.mark.parametrize("left_out", [(), *((name,) for name in PREFLIGHT)])
+async def test_options_that_is_no_preflight_is_charged(left_out: tuple[str, ...]) -> None:
+    throttle = throttle_for_tests(**USER)
+    headers = {name: PREFLIGHT[name] for name in left_out}
+    app = ThrottleMiddleware(raw(plain), throttle=throttle)
+    assert (await statuses(app, "/x", TIMES, "OPTIONS", headers=headers))[LIMIT:] == [429] * 3
+    assert admitted(throttle) == LIMIT
 
 
 @pytest.mark.parametrize("root_path", ["/api", "/api/", ""])

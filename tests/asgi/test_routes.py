@@ -72,6 +72,28 @@ def test_slashes_that_repeat_or_trail_change_nothing(number: int, path: str) -> 
     assert table.match(doubled, "GET") is table.match(path, "GET")
 
 
+# FIELD 16: as `re` with "$", which routers use
+@given(path=paths)
+def test_line_feed_behind_a_path_changes_nothing(path: str) -> None:
+    table = RouteTable([RoutePolicy("/a/b"), RoutePolicy("/a"), RoutePolicy("/b/*"), RoutePolicy("/")])
+    assert table.match(f"{path}\n", "GET") is table.match(path, "GET")
+
+
+# FIELD 16
+@pytest.mark.parametrize("path", ["/items/\n", "/items/x\n", "/items/x\n/"])
+def test_line_feed_is_a_value_of_a_parameter(path: str) -> None:
+    table = RouteTable([item := RoutePolicy("/items/{item}"), RoutePolicy("/items")])
+    assert table.match(path, "GET") is item
+
+
+# FIELD 17
+def test_policy_of_get_covers_head() -> None:
+    get, rest = RoutePolicy("/a", methods=["GET"]), RoutePolicy("/a")
+    table = RouteTable([get, rest])
+    assert [table.match("/a", method) for method in ("GET", "HEAD", "POST")] == [get, get, rest]
+    assert get.name == "GET /a"
+
+
 def test_learned_route_comes_last_and_is_replaced_if_relearned() -> None:
     mine, first, second = RoutePolicy("/a"), RoutePolicy("/*", name="first"), RoutePolicy("/b", name="second")
     table = RouteTable([mine])

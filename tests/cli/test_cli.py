@@ -160,6 +160,7 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "show_path_exempt": (0, ["show", "--path", "/health"], FILE),
     "show_path_exempt_route": (0, ["show", "--path", "/status/7"], FILE),
     "show_path_options": (0, ["show", "--path", "/v1/generate", "--method", "OPTIONS"], FILE),
+    "show_path_ambiguous": (0, ["show", "--path", "/status/..", "--method", "HEAD"], FILE),
     "tiers_defaults": (0, ["tiers"], {}),
     "tiers_workers": (0, ["tiers"], FILE),
     "check_adaptive": (0, ["check"], ADAPTIVE),

@@ -107,10 +107,12 @@ class Server:
             time.sleep(0.02)
         return found
 
-    def handshake(self, headers: dict[str, str]) -> tuple[int, dict[str, str], socket.socket]:
-        """Ask for a websocket at ``/ws``: status, headers and the open socket."""
+    def handshake(
+        self, headers: dict[str, str], path: str = "/ws"
+    ) -> tuple[int, dict[str, str], socket.socket]:
+        """Ask for a websocket: status, headers and the open socket."""
         lines = [
-            "GET /ws HTTP/1.1",
+            f"GET {path} HTTP/1.1",
             f"Host: 127.0.0.1:{self.port}",
             "Upgrade: websocket",
             "Connection: Upgrade",

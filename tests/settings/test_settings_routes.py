@@ -154,6 +154,9 @@ def test_routes_that_can_never_apply_are_found() -> None:
     assert names(RoutePolicy("/a/b"), RoutePolicy("/a/*")) == {}
     assert names(RoutePolicy("/{x}"), RoutePolicy("/a")) == {"/a": ["/{x}"]}
     assert names(RoutePolicy("/a", methods=["GET"]), RoutePolicy("/a")) == {}
+    get, head = RoutePolicy("/a", methods=["GET"]), RoutePolicy("/a", methods=["HEAD"])
+    assert names(get, head) == {"HEAD /a": ["GET /a"]}, "FIELD 17: GET covers HEAD"
+    assert names(head, get) == {}
     assert names(
         RoutePolicy("/a", methods=["GET"]),
         RoutePolicy("/a", methods=["POST"]),
