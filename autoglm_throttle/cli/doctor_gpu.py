@@ -25,12 +25,15 @@ _CHECKS: Final = {  # Kind of a source -> checks if it does not respond
     "prometheus": "is this the address of the Prometheus server itself, and may this host query it?",
     "vllm": "is vLLM up, and is this the port of its API? It serves /metrics there by itself",
     "sglang": "is SGLang up, and was it started with --enable-metrics?",
+    "trtllm": "is trtllm-serve up, with return_perf_metrics? Under Dynamo the path of the URL is /metrics",
+    "tgi": "is TGI up, and is this the port of its API? It serves /metrics there by itself",
+    "triton": "is Triton up, and is this its port for metrics, 8002 by default?",
     "fake": "the file is a recording or a live state: docs/gpu.md describes its contents",
 }
 
 _OTHER_SERVER: Final = (
-    "another server answers there: check its page with curl, and the kind of the source: dcgm:, vllm:, "
-    "sglang: and prometheus: are different kinds"
+    "another server answers there: check its page with curl, and the kind of the source: dcgm:, "
+    "prometheus: and each engine, such as vllm:, are different kinds"
 )
 _REMEDIES: Final = {  # Part of an error -> its remedy
     "has no metric of": _OTHER_SERVER,

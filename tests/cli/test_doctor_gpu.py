@@ -309,6 +309,9 @@ def test_exporter_with_all_counters_is_ok(gpus: Gpus, server: BadServer) -> None
     [
         ("vllm", "the port of its API"),
         ("sglang", "--enable-metrics"),
+        ("trtllm", "return_perf_metrics"),
+        ("tgi", "the port of its API"),
+        ("triton", "8002"),
         ("dcgm", "9400"),
         ("prometheus", "the Prometheus server itself"),
     ],

@@ -60,6 +60,44 @@ def test_ranks_of_sglang_that_share_a_request_count_it_once() -> None:
     assert numbers(report("sglang")) == (44, 6, 0.77, 1320, 3)
 
 
+def test_disaggregated_queues_of_sglang_add_up() -> None:
+    """FIELD 22, SGLang 0.5.4: of 45 requests before their first token num_queue_reqs counts 3."""
+    assert numbers(report("sglang_disaggregated")) == (34, 45, 0.4, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "model"),
+    [
+        # trtllm-serve 1.1; names of the Gateway API's model server protocol (84436a96).
+        ("trtllm", (24, 9, 0.63, None, None), "qwen3"),
+        ("tgi", (32, 17, 0.75, 168_000, None), ""),  # TGI 3.3 (db931fcf)
+        ("triton", (None, 16, None, None, None), ""),  # Triton 2.60 (e1db8a603), two models
+        ("triton_trtllm", (31, 8, 0.71, None, None), ""),  # the same with its TensorRT-LLM backend
+    ],
+)
+def test_engine_preset_reads_its_page(name: str, expected: tuple[object, ...], model: str) -> None:
+    row = report(name)
+    assert (numbers(row), row.name) == (expected, model)
+
+
+def test_trtllm_under_dynamo_has_another_prefix() -> None:
+    lines = [Series("trtllm:num_requests_waiting", {"model_name": "m"}, 3.0)]
+    found = parse_engine(lines, "trtllm", source="s", now=7.0, place="h:1")
+    assert found is not None
+    assert found.queued == 3
+
+
+def test_tgi_without_a_cache_size_has_no_fill() -> None:
+    for size in (0.0, math.nan):
+        lines = [
+            Series("tgi_batch_current_max_tokens", {}, 8.0),
+            Series("tgi_batch_max_total_tokens", {}, size),
+        ]
+        found = parse_engine(lines, "tgi", source="s", now=7.0, place="h:1")
+        assert found is not None
+        assert found.kv_used_ratio is None
+
+
 def test_the_newer_name_of_the_cache_wins_and_they_are_not_mixed() -> None:
     lines = [Series("vllm:gpu_cache_usage_perc", {}, 0.9), Series("vllm:kv_cache_usage_perc", {}, 0.2)]
     found = parse_engine(lines, "vllm", source="s", now=7.0, place="h:1")

@@ -20,7 +20,7 @@ from tests.gpu.prometheus_server import PrometheusServer
 from tests.gpu.sampler_doubles import StepClock
 
 WALL_S = 1_763_759_000.0
-KINDS = ["dcgm", "prometheus", "vllm", "sglang"]
+KINDS = ["dcgm", "prometheus", "vllm", "sglang", "trtllm", "tgi", "triton"]
 
 
 @pytest.fixture
@@ -61,6 +61,14 @@ def test_path_and_query_of_the_url_are_requested(server: BadServer) -> None:
     assert server.requests[0].startswith("GET /own?match=a,b HTTP/1.1")
 
 
+@pytest.mark.parametrize(("path", "asked"), [("", "/prometheus/metrics"), ("/metrics", "/metrics")])
+def test_trtllm_serve_is_asked_at_its_own_path(server: BadServer, path: str, asked: str) -> None:
+    """trtllm-serve 1.1 answers JSON at /metrics; Dynamo passes the metrics on there."""
+    server.answer = report("trtllm")
+    provider(server, "trtllm", path).read()
+    assert server.requests[0].startswith(f"GET {asked} HTTP/1.1")
+
+
 def test_one_measurement_seen_thirty_times_is_one(server: BadServer, clock: StepClock) -> None:
     server.answer = report("dcgm_plain")
     one = provider(server, clock=clock)
@@ -89,7 +97,7 @@ def test_stamps_of_an_exporter_are_respected(server: BadServer, clock: StepClock
     assert provider(server, clock=clock).read()[0].age_s == 12.5
 
 
-@pytest.mark.parametrize("name", ["vllm_0", "vllm_1", "vllm_ray", "sglang"])
+@pytest.mark.parametrize("name", ["vllm_0", "vllm_1", "vllm_ray", "sglang", "trtllm", "tgi", "triton"])
 def test_an_engine_is_new_at_every_reading(server: BadServer, clock: StepClock, name: str) -> None:
     server.answer = report(name)
     one = provider(server, name.partition("_")[0], clock=clock)

@@ -291,7 +291,7 @@ def test_bad_value_is_rejected_alone(name: str, bad: Any) -> None:
             "gpu",
             "auto,nvml,none",
             "none cannot be joined with other sources; "
-            "auto can be joined with dcgm, prometheus, vllm, sglang only",
+            "auto can be joined with dcgm, prometheus, vllm, sglang, trtllm, tgi, triton only",
         ),
         ("gpu", "vllm:http://u:pa/ss@h", "in a password are written %2F"),
         ("breaker_failure_rate", "50", "for 50 percent write 50%"),

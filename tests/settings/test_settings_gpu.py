@@ -16,7 +16,7 @@ PASSWORD = "hunter2-hunter2"
 TOKEN = "tok-0123456789"
 WITH_LOGIN = f"vllm:http://me:{PASSWORD}@h:8000/metrics?token={TOKEN}"
 
-KINDS = st.sampled_from(["dcgm", "vllm", "sglang", "prometheus"])
+KINDS = st.sampled_from(["dcgm", "vllm", "sglang", "trtllm", "tgi", "triton", "prometheus"])
 HOSTS = st.sampled_from(["h", "10.0.0.1", "[::1]", "engine.example.org"])
 TAILS = st.text("abc,:/=&@?% ", max_size=8).map(lambda text: "/" + text)
 
@@ -58,9 +58,7 @@ def test_gpu_faults_are_one_entry_with_variable_and_formats() -> None:
         Settings.from_env({PREFIX + "GPU": "amd,nvml,nvml,vllm:h,dcgm"})
     (problem,) = caught.value.problems
     assert problem.variable == "AUTOGLM_THROTTLE_GPU"
-    assert "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone" in str(
-        problem
-    )
+    assert "sglang:URL, trtllm:URL, tgi:URL, triton:URL, fake:FILE, or none alone" in str(problem)
     for fault in (
         "'amd'",
         "'nvml' is listed twice",

@@ -1,18 +1,18 @@
 """Converts the metrics of an inference engine to one row: running and queued requests, cache fill.
 
-The names are those of vLLM 0.x and 1.x and of SGLang 0.5; under Ray with ``ray_`` and an underscore for the
-colon.
+The names are those of vLLM 0.x and 1.x, SGLang 0.5, trtllm-serve 1.1, TGI 3 and Triton 2.60; under Ray with
+``ray_`` and an underscore for the colon.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from autoglm_throttle.gpu.aggregate import ratio
 from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.types import GpuSample
 
@@ -21,23 +21,52 @@ MOST_CHARACTERS: Final = 255
 _Rows = list[tuple[Mapping[str, str], float]]
 
 
-# Kind of engine -> field of a sample -> metric names without prefix; the first that is present counts.
-# ``kv_used_ratio`` is a share, 0..1, despite names such as ``perc``.
+# Kind of engine -> field of a sample -> alternatives, of which the first that is present counts. The names
+# of one alternative, without prefix, add up. ``kv_used_ratio`` is a share, 0..1, despite names such as
+# ``perc``; TGI reports the parts of the share.
+_TOKENS: Final = ("prompt_tokens_total generation_tokens_total",)
 PRESETS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "vllm": {
         "running": ("num_requests_running",),
         "queued": ("num_requests_waiting",),
         "kv_used_ratio": ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+        "tokens_total": _TOKENS,
         "preemptions_total": ("num_preemptions_total",),
     },
     "sglang": {
         "running": ("num_running_reqs",),
-        "queued": ("num_queue_reqs",),
+        "queued": (  # Each queue of a prefill or a decode worker is absent in any other mode.
+            "num_queue_reqs num_grammar_queue_reqs num_prefill_bootstrap_queue_reqs "
+            "num_prefill_prealloc_queue_reqs num_prefill_inflight_queue_reqs "
+            "num_decode_prealloc_queue_reqs num_decode_transfer_queue_reqs",
+        ),
         "kv_used_ratio": ("token_usage",),
+        "tokens_total": _TOKENS,
         "preemptions_total": ("num_retracted_requests_total",),
     },
+    "trtllm": {
+        "running": ("num_requests_running",),
+        "queued": ("num_requests_waiting",),
+        "kv_used_ratio": ("kv_cache_utilization",),
+        "tokens_total": _TOKENS,
+    },
+    "tgi": {
+        "running": ("batch_current_size",),
+        "queued": ("queue_size",),
+        "kv_used": ("batch_current_max_tokens",),
+        "kv_total": ("batch_max_total_tokens",),
+        # Prompts are counted as they arrive, so they are no progress.
+        "tokens_total": ("request_generated_tokens_sum",),
+    },
+    "triton": {
+        "running": ("trt_llm_request_metrics/scheduled",),
+        "queued": ("trt_llm_request_metrics/waiting", "inference_pending_request_count"),
+        "kv_used_ratio": ("trt_llm_kv_cache_block_metrics/fraction",),
+    },
 }
-TOKENS: Final = ("prompt_tokens_total", "generation_tokens_total")  # Of every kind, added up
+_COUNTS: Final = ("running", "queued", "tokens_total", "preemptions_total")
+# Labels that are a part of the name: Triton's TensorRT-LLM backend reports several quantities under one.
+_NAME_LABELS: Final = ("request_type", "kv_cache_block_type")
 # Labels of processes that share a request: each of them counts it, so the largest value is taken.
 RANK_LABELS: Final = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 # With priorities SGLang reports the sum under an empty label beside the parts.
@@ -53,12 +82,15 @@ def parse_engine(
     The fullest cache counts, because a request that meets it waits. The row's device is ``place``
     (``host:port``) and, unless it is this host, its host.
     """
-    reported, preset = _by_name(series, kind), PRESETS[kind]
+    preset = PRESETS[kind]
+    reported = _by_name(series, kind)
     if not reported:
         return None
-    tokens = [total for name in TOKENS if (total := _added(reported, (name,))) is not None]
-    fills = [value for _, value in _first(reported, preset["kv_used_ratio"])]
-    models = {labels.get("model_name", "") for rows in reported.values() for labels, _ in rows} - {""}
+    models = {
+        labels.get("model_name") or labels.get("model", "")
+        for rows in reported.values()
+        for labels, _ in rows
+    } - {""}
     return GpuSample(
         device=place,
         index=0,
@@ -67,33 +99,40 @@ def parse_engine(
         host="" if is_reachable(place) else place,
         kind="engine",
         name=models.pop()[:MOST_CHARACTERS] if len(models) == 1 else "",
-        running=_added(reported, preset["running"]),
-        queued=_added(reported, preset["queued"]),
-        kv_used_ratio=max(fills, default=None),
-        tokens_total=sum(tokens) if tokens else None,
-        preemptions_total=_added(reported, preset["preemptions_total"]),
+        kv_used_ratio=_fill(reported, preset),
+        **{field: _count(reported, preset.get(field, ())) for field in _COUNTS},
     )
 
 
 def _by_name(series: Iterable[Series], kind: str) -> dict[str, _Rows]:
-    prefix = re.compile(rf"(?:ray_)?{kind}[:_]")
-    names = {*TOKENS, *itertools.chain(*PRESETS[kind].values())}
+    prefix = re.compile("nv_" if kind == "triton" else rf"(?:ray_)?{kind}[:_]")
+    names = {name for names in PRESETS[kind].values() for name in " ".join(names).split()}
     reported: dict[str, _Rows] = {}
     for one in series:
         match = prefix.match(one.name)
-        if match and math.isfinite(one.value) and (name := one.name[match.end() :]) in names:
-            reported.setdefault(name, []).append((one.labels, one.value))
+        if match and math.isfinite(one.value):
+            parts = [one.labels[label] for label in _NAME_LABELS if label in one.labels]
+            name = "/".join([one.name[match.end() :], *parts])
+            if name in names:
+                reported.setdefault(name, []).append((one.labels, one.value))
     return reported
 
 
-def _first(reported: Mapping[str, _Rows], names: tuple[str, ...]) -> _Rows:
-    return next((reported[name] for name in names if name in reported), [])
+def _fill(reported: Mapping[str, _Rows], preset: Mapping[str, tuple[str, ...]]) -> float | None:
+    fills = next((reported[name] for name in preset.get("kv_used_ratio", ()) if name in reported), [])
+    parts = ratio(*(_count(reported, preset.get(name, ())) for name in ("kv_used", "kv_total")))
+    return max((value for _, value in fills), default=parts)
 
 
-def _added(reported: Mapping[str, _Rows], names: tuple[str, ...]) -> int | None:
-    rows = _first(reported, names)
-    if not rows:
-        return None
+def _count(reported: Mapping[str, _Rows], alternatives: tuple[str, ...]) -> int | None:
+    for names in alternatives:
+        found = [_added(reported[name]) for name in names.split() if name in reported]
+        if found:
+            return sum(found)
+    return None
+
+
+def _added(rows: _Rows) -> int:
     # Without the sum over the priorities, the parts are the whole.
     rows = [row for row in rows if row[0].get(PRIORITY_LABEL) == ""] or rows
     groups: dict[frozenset[tuple[str, str]], float] = {}

@@ -1,4 +1,4 @@
-"""Provides samples read over HTTP: dcgm-exporter, a Prometheus server, vLLM, SGLang."""
+"""Provides samples read over HTTP: dcgm-exporter, a Prometheus server, inference engines."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from autoglm_throttle.types import Clock, GpuSample, ProviderMisconfigured, Prov
 # Limit of one reading, all queries together: a hang is reported before its numbers expire, after 3 s.
 TIMEOUT_S: Final = 2.0
 DEFAULT_PATH: Final = "/metrics"
+TRTLLM_PATH: Final = "/prometheus/metrics"  # trtllm-serve returns JSON at /metrics
 NAMES_SHOWN: Final = 10
 # Maximum devices of one address; more is a fault or an attack, and joining them would hold up requests.
 MOST_DEVICES: Final = 1024
 
 
 class ScrapeProvider:
-    """Reads one address: of a ``dcgm`` exporter, a ``prometheus`` server, a ``vllm`` or ``sglang`` engine.
+    """Reads one address: of a ``dcgm`` exporter, a ``prometheus`` server, an engine such as ``vllm``.
 
     The name, by default kind, host and port, never shows a login, path or query. ``selector`` are PromQL
     label matchers; ``wall`` returns Unix seconds.
@@ -114,7 +115,8 @@ class ScrapeProvider:
 
     def _series(self, deadline: Deadline) -> list[Series]:
         url = self._url
-        path = DEFAULT_PATH if url.path in {"", "/"} else url.path
+        usual = TRTLLM_PATH if self._kind == "trtllm" else DEFAULT_PATH
+        path = usual if url.path in {"", "/"} else url.path
         body, openmetrics = self._get(f"{path}?{url.query}" if url.query else path, deadline)
         try:
             return parse(body.decode("utf-8"), openmetrics=openmetrics)

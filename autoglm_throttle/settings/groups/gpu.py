@@ -19,11 +19,12 @@ from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.problems import masked_url, repr_for_user
 from autoglm_throttle.types import AggregateMode, MissingTelemetryMode, Priority
 
-SCRAPED: Final = ("dcgm", "prometheus", "vllm", "sglang")  # kinds that are read over HTTP
+_ENGINES: Final = ("vllm", "sglang", "trtllm", "tgi", "triton")
+SCRAPED: Final = ("dcgm", "prometheus", *_ENGINES)  # kinds that are read over HTTP
 LOCAL: Final = ("auto", "nvml", "none")  # kinds without a URL or file
-ENGINES: Final = frozenset({"vllm", "sglang"})  # sources that report the queue of an engine
+ENGINES: Final = frozenset(_ENGINES)  # sources that report the queue of an engine
 KINDS: Final = (*LOCAL, *SCRAPED, "fake")
-ALLOWED_ITEMS: Final = "auto, nvml, dcgm:URL, prometheus:URL, vllm:URL, sglang:URL, fake:FILE, or none alone"
+ALLOWED_ITEMS: Final = f"auto, nvml, {':URL, '.join(SCRAPED)}:URL, fake:FILE, or none alone"
 # A comma before the next item; other commas belong to a URL or the name of a file.
 _NEXT: Final = rf"(?i),(?=\s*(?:{'|'.join(KINDS)})\s*(?:[:,]|\Z))"
 _PORTS: Final = {"http": 80, "https": 443}
@@ -217,7 +218,8 @@ class GpuSettings(Group):
 
     gpu: Annotated[tuple[str, ...], GPU_SOURCES] = ("auto",)
     """Where telemetry comes from, joined if several: the NVIDIA driver (nvml), dcgm-exporter, a Prometheus
-    server, the engines vLLM and SGLang, a replayed file, nowhere; auto tries nvml."""
+    server, the engines vLLM, SGLang, TensorRT-LLM (trtllm), TGI and Triton, a replayed file, nowhere; auto
+    tries nvml."""
     gpu_devices: Annotated[tuple[str, ...], listed(DEVICE)] = ()
     """Devices of the NVIDIA driver (auto, nvml) that count; not set: those of CUDA_VISIBLE_DEVICES, else all.
     Scraped or replayed sources report all their devices. [convention]"""
