@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.gpu.sanity import RANGES, drop_implausible
 from autoglm_throttle.gpu.scrape import dcgm
-from autoglm_throttle.gpu.scrape.dcgm import ALIASES, MIG_NOTE, NAMES, SUMS, parse_devices
+from autoglm_throttle.gpu.scrape.dcgm import ALIASES, MIG_NOTE, NAMES, SCALES, SUMS, parse_devices
 from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.gpu.scrape.freshness import DatedRow
 from autoglm_throttle.types import GpuSample, ThrottleBit
@@ -87,8 +87,67 @@ def test_the_newer_names() -> None:
     assert (busy.tensor_active_ratio, busy.dram_active_ratio) == (0.418872, 0.377201)
     assert busy.temperature_margin_c == 23.0
     assert busy.throttle == frozenset[ThrottleBit]({"hw_power_brake"})
-    assert busy.utilization_pct is None, "a ratio of disputed scale is no utilization"
+    assert busy.utilization_pct == 97.0
     assert broken.notes == ("last XID 79",)
+
+
+def test_base_units_are_read_in_our_units() -> None:
+    """FIELD 23: names and units of DCGM 4.7, field ids 1600 to 1650, as dcgm-exporter 4.8.2 renders them."""
+    busy, idle = rows("dcgm_base_units")
+    assert busy == (
+        GpuSample(
+            device=UUID + "00",
+            index=0,
+            taken_at_s=7.0,
+            source="dcgm:h:9400",
+            host="node-7",
+            name="NVIDIA H100 80GB HBM3",
+            utilization_pct=97.0,
+            memory_busy_pct=41.0,
+            memory_used_bytes=75880 * MIB,
+            memory_total_bytes=81559 * MIB,
+            energy_j=8412345678.0,
+            sm_clock_mhz=1980.0,
+            sm_clock_max_mhz=1980.0,
+            throttled_ns=1_500_000_000,
+        ),
+        8412345678.0,
+        None,
+    )
+    assert (idle[0].utilization_pct, idle[0].sm_clock_mhz, idle[0].throttled_ns) == (0.0, 345.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("share", "other", "expected"),
+    [
+        (0.0, None, 0.0),
+        (0.31, None, 31.0),
+        (2.0, None, 2.0),  # DCGM 4.4 to 4.6 count 0 to 100 under the same name
+        (97.0, None, 97.0),
+        (1.0, None, None),  # 1 % or 100 %
+        (1.0, "DCGM_FI_DEV_FB_USED_BYTES", 100.0),  # a name that only 4.7 has
+    ],
+)
+def test_utilization_ratio_is_read_by_its_scale(
+    share: float, other: str | None, expected: float | None
+) -> None:
+    """FIELD 23: a wrong guess would call an idle device full."""
+    lines = [one("DCGM_FI_DEV_GPU_UTIL_RATIO", share), one(other or "DCGM_FI_DEV_GPU_TEMP", 40.0)]
+    assert row(*lines).utilization_pct == expected
+
+
+def test_throttled_time_under_both_names_counts_once() -> None:
+    names = {"DCGM_FI_DEV_POWER_VIOLATION": 5e9, "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL": 5.0}
+    assert row(*(one(name, value) for name, value in names.items())).throttled_ns == 5_000_000_000
+
+
+def test_lines_of_links_belong_to_their_device() -> None:
+    """FIELD 23: dcgm-exporter (d5e5f51) labels them gpu_uuid and model_name; they made two more devices."""
+    found = [report[0] for report in rows("dcgm_links")]
+    assert [(one.device, one.name, one.nvlink_errors) for one in found] == [
+        (UUID + "00", "NVIDIA H100 80GB HBM3", 7),
+        (UUID + "01", "NVIDIA H100 80GB HBM3", 0),
+    ]
 
 
 def test_mig_instance_replaces_its_device() -> None:
@@ -221,7 +280,7 @@ def test_the_newest_stamp_of_a_row_is_its_own() -> None:
 
 def test_every_field_named_is_one_that_is_checked() -> None:
     assert {*ALIASES, *SUMS, *dcgm.WHOLE_DEVICE_FIELDS} <= RANGES.keys()
-    assert "DCGM_FI_DEV_GPU_UTIL_RATIO" not in NAMES
+    assert SCALES.keys() <= NAMES
 
 
 LINES = st.lists(

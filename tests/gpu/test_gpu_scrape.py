@@ -55,6 +55,28 @@ def test_devices_of_an_exporter(server: BadServer, clock: StepClock) -> None:
     assert len(one.read()) == 2
 
 
+def _chunked(body: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:9], body[9:], b""))
+
+
+@pytest.mark.parametrize("kind", ["dcgm", "vllm"])
+@pytest.mark.parametrize("end", ["length", "chunked", "close"])
+def test_page_without_a_last_line_feed_is_read_if_whole(server: BadServer, kind: str, end: str) -> None:
+    """FIELD 23: a Content-Length that was met, or the last chunk, proves that nothing is missing."""
+    body = text({"dcgm": "dcgm_plain", "vllm": "vllm_0"}[kind]).rstrip("\n").encode()
+    server.answer = {
+        "length": page(body),
+        "chunked": raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + _chunked(body)),
+        "close": raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body),
+    }[end]
+    one = provider(server, kind)
+    if end == "close":
+        with pytest.raises(ProviderUnavailable, match="it ends in the middle of a line"):
+            one.read()
+    else:
+        assert one.read()[0].health == "ok"
+
+
 def test_path_and_query_of_the_url_are_requested(server: BadServer) -> None:
     server.answer = report("dcgm_plain")
     provider(server, path="/own?match=a,b").read()

@@ -10,7 +10,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from autoglm_throttle.gpu.aggregate import ratio
 from autoglm_throttle.gpu.scrape.exposition import Series
@@ -91,6 +91,7 @@ def parse_engine(
         for rows in reported.values()
         for labels, _ in rows
     } - {""}
+    counts: dict[str, Any] = {field: _count(reported, preset.get(field, ())) for field in _COUNTS}
     return GpuSample(
         device=place,
         index=0,
@@ -100,7 +101,7 @@ def parse_engine(
         kind="engine",
         name=models.pop()[:MOST_CHARACTERS] if len(models) == 1 else "",
         kv_used_ratio=_fill(reported, preset),
-        **{field: _count(reported, preset.get(field, ())) for field in _COUNTS},
+        **counts,
     )
 
 

@@ -113,8 +113,12 @@ def _page(answer: HTTPResponse, url: ScrapeUrl) -> tuple[bytes, bool]:
         with suppress(HTTPException):
             start = answer.read1(CHUNK_BYTES)
         raise WrongStatusError(answer.status, start, _advice(answer, url))
-    kind = answer.getheader("Content-Type", "")
-    return _body(answer), "openmetrics-text" in kind.lower()
+    openmetrics = "openmetrics-text" in answer.getheader("Content-Type", "").lower()
+    body = _body(answer)
+    # A length that was met, or the last chunk, proves that the last line is whole.
+    if (answer.length is not None or answer.chunked) and not (openmetrics or body.endswith(b"\n")):
+        body += b"\n"
+    return body, openmetrics
 
 
 def _advice(answer: HTTPResponse, url: ScrapeUrl) -> str:
