@@ -10,8 +10,9 @@ A test names its attack, and attacks inside the block::
         ...
 
 An error inside the block is a break; otherwise the attack is held, or degraded by design if the test gives
-the reason. Blocks of one name, such as those of a parametrized test, make one line: begin the name with its
-subject and a colon. Works under pytest-xdist. ``tests/conftest.py`` loads the plugin, so all tests have it.
+the reason. ``times`` is the number of tries in the block. Blocks of one name, such as those of a parametrized
+test, make one line: begin the name with its subject and a colon. It works under pytest-xdist too.
+``tests/conftest.py`` loads the plugin, so all tests have the fixture.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ PROPERTY = "attack"
 HELD, DEGRADED, BROKEN = "held", "degraded by design", "broken"
 
 Attack = Callable[..., AbstractContextManager[None]]
-"""``attack(name, degraded="reason")``, for annotations."""
+"""``attack(name, degraded="reason", times=5000)``, for annotations; the keywords are optional."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Tries and breaks of one attack."""
+    """Tries, blocks and broken blocks of one attack."""
 
     tried: int = 0
+    blocks: int = 0
     broken: int = 0
     degraded: str = ""
 
@@ -41,7 +43,7 @@ class Tally:
     def result(self) -> str:
         """The result in words."""
         if self.broken:
-            return f"{BROKEN} ({self.broken} of {self.tried})" if self.tried > 1 else BROKEN
+            return f"{BROKEN} ({self.broken} of {self.blocks})" if self.blocks > 1 else BROKEN
         return f"{DEGRADED}: {self.degraded}" if self.degraded else HELD
 
 
@@ -50,15 +52,15 @@ def attack(record_property: Callable[[str, object], None]) -> Attack:
     """Return a context manager for one attack, see the docstring of the module."""
 
     @contextmanager
-    def attack(name: str, *, degraded: str = "") -> Iterator[None]:
+    def attack(name: str, *, degraded: str = "", times: int = 1) -> Iterator[None]:
         try:
             yield
         except pytest.skip.Exception:
             raise
         except BaseException:
-            record_property(PROPERTY, [name, False, degraded])
+            record_property(PROPERTY, [name, times, False, degraded])
             raise
-        record_property(PROPERTY, [name, True, degraded])
+        record_property(PROPERTY, [name, times, True, degraded])
 
     return attack
 
@@ -71,9 +73,10 @@ def tally(reporter: pytest.TerminalReporter) -> dict[str, Tally]:
             # Each phase of a test carries the properties.
             for key, value in getattr(report, "user_properties", ()) if report.when == "call" else ():
                 if key == PROPERTY:
-                    name, held, degraded = value
+                    name, times, held, degraded = value
                     counted = tallies.setdefault(name, Tally())
-                    counted.tried += 1
+                    counted.tried += times
+                    counted.blocks += 1
                     counted.broken += not held
                     counted.degraded = degraded or counted.degraded
     return dict(sorted(tallies.items()))

@@ -31,15 +31,15 @@ def test_skipped(attack):
         pytest.skip("not here")
 
 def test_held(attack):
-    with attack("fifth: held"):
+    with attack("fifth: held", times=20):
         pass
 """
 LINES = """\
-fifth: held [1] - held
+fifth: held [20] - held
 first: three cases [3] - broken (1 of 3)
 second: a trade [1] - degraded by design: a reason
 third: known [1] - broken
-4 attacks in 6 cases: 1 held, 1 degraded by design, 2 broken
+4 attacks in 25 cases: 1 held, 1 degraded by design, 2 broken
 """
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, SecretStr
 
 from autoglm_throttle.settings import PREFIX, ConfigError, Settings, SettingSource, settings_table
 from autoglm_throttle.settings.problems import MASK
+from tests.hostile.attacks import Attack
 from tests.settings.mutations import (
     COLUMNS,
     GUARD,
@@ -181,18 +182,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @COUNTS
-def test_mutated_file_is_read_or_reported(count: int) -> None:
+def test_mutated_file_is_read_or_reported(attack: Attack, count: int) -> None:
     text, faults = full_example(), Faults()
     for seed in range(count):
         data = mutated_file(Random(seed), text)
         Path(FILE).write_bytes(data)
         label = f"{seed}: {_difference(text, data)}"
         faults.run(label, lambda: Settings.from_env({CONFIG_FILE: FILE}), naming_in_file(data))
-    faults.check(least=count // 50)
+    with attack("settings: a mutated TOML file", times=count):
+        faults.check(least=count // 50)
 
 
 @COUNTS
-def test_mutated_environment_is_read_or_reported(count: int) -> None:
+def test_mutated_environment_is_read_or_reported(attack: Attack, count: int) -> None:
     faults = Faults()
     Path(FILE).write_text('[[routes]]\npattern = "/a"\n')
     for seed in range(count):
@@ -203,37 +205,40 @@ def test_mutated_environment_is_read_or_reported(count: int) -> None:
             FILE,
         ]
         faults.run(f"{seed}: {environ!a}", lambda: Settings.from_env(environ), naming(names))  # noqa: B023 - called at once
-    faults.check(least=count // 50)
+    with attack("settings: a mutated environment", times=count):
+        faults.check(least=count // 50)
 
 
 @COUNTS
 @pytest.mark.parametrize("call", COLUMNS)
-def test_mutated_arguments_are_read_or_reported(call: str, count: int) -> None:
+def test_mutated_arguments_are_read_or_reported(attack: Attack, call: str, count: int) -> None:
     faults = Faults()
     for seed in range(count):
         drawn = mutated_arguments(Random(f"{call} {seed}"), call)
         label = ", ".join(f"{name!a}={text}" for name, (text, _) in drawn.items())
         values: dict[str, Any] = {name: value for name, (_, value) in drawn.items()}
         faults.run(f"{seed}: {label}", lambda: CALLS[call](**values), naming(values))  # noqa: B023 - called at once
-    faults.check(least=count // 50)
+    with attack("settings: mutated arguments of objects", times=count):
+        faults.check(least=count // 50)
 
 
 @pytest.mark.parametrize("label", HOSTILE)
-def test_hostile_value_for_all_settings_is_reported(label: str) -> None:
-    values: dict[str, Any] = {name: HOSTILE[label]() for name in COLUMNS["Settings"]}
-    with pytest.raises(ConfigError) as caught:
-        Settings(**values)
-    assert list(faults_of(caught.value, naming(values))) == []
-    with pytest.raises(ConfigError) as caught:
-        Settings.from_env({"WEB_CONCURRENCY": "4"}, **values)
-    assert list(faults_of(caught.value, naming(values))) == []
-    columns = ({name: HOSTILE[label]() for name in names} for names in (ROUTE, PLAN, RESOURCE, GUARD))
-    route, plan, resource, guard = columns
-    tables: dict[str, Any] = {"routes": [route], "plans": {"a": plan}, "guards": {"a": guard}}
-    tables["resource_policy"] = resource
-    with pytest.raises(ConfigError) as caught:
-        Settings(**tables)
-    assert list(faults_of(caught.value, naming(tables))) == []
+def test_hostile_value_for_all_settings_is_reported(attack: Attack, label: str) -> None:
+    with attack("settings: a hostile object for every setting"):
+        values: dict[str, Any] = {name: HOSTILE[label]() for name in COLUMNS["Settings"]}
+        with pytest.raises(ConfigError) as caught:
+            Settings(**values)
+        assert list(faults_of(caught.value, naming(values))) == []
+        with pytest.raises(ConfigError) as caught:
+            Settings.from_env({"WEB_CONCURRENCY": "4"}, **values)
+        assert list(faults_of(caught.value, naming(values))) == []
+        columns = ({name: HOSTILE[label]() for name in names} for names in (ROUTE, PLAN, RESOURCE, GUARD))
+        route, plan, resource, guard = columns
+        tables: dict[str, Any] = {"routes": [route], "plans": {"a": plan}, "guards": {"a": guard}}
+        tables["resource_policy"] = resource
+        with pytest.raises(ConfigError) as caught:
+            Settings(**tables)
+        assert list(faults_of(caught.value, naming(tables))) == []
 
 
 def test_unmutated_settings_read_back() -> None:
