@@ -23,6 +23,8 @@ from autoglm_throttle.asgi.scope import (
     Scope,
     Send,
     attribute_to_throttle,
+    fail_startup,
+    in_event_loop,
     outcome_of,
 )
 from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError
@@ -74,7 +76,7 @@ class ThrottleMiddleware:
             if breaker is not None:
                 self._install_breaker(breaker)
         except ConfigError as error:
-            if not _in_event_loop():
+            if not in_event_loop():
                 raise
             # Inside a running server an exception here means "no lifespan"; fail the startup instead.
             self._config_error = error
@@ -349,18 +351,7 @@ class _MisconfiguredMiddleware(ThrottleMiddleware):
     """Replaces a middleware with an invalid configuration: startup fails, and every request raises."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("type") != "lifespan":
-            raise self._config_error
-        await receive()
-        await send({"type": "lifespan.startup.failed", "message": str(self._config_error)})
-
-
-def _in_event_loop() -> bool:
-    try:
-        anyio.get_current_task()
-    except RuntimeError:
-        return False
-    return True
+        await fail_startup(self._config_error, scope, receive, send)
 
 
 def _decision(rejected: Rejected | GuardRejected) -> tuple[Decision, str]:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
@@ -74,3 +75,20 @@ def outcome_of(error: BaseException) -> Outcome:
     """Return the outcome of a request whose app raised: that of our rejection or a disconnect is neutral."""
     is_neutral = isinstance(error, (*CLIENT_DISCONNECTS, Rejected)) or not isinstance(error, Exception)
     return Outcome.NEUTRAL if is_neutral else Outcome.FAILURE
+
+
+async def fail_startup(fault: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """Fail the startup of a server with ``fault``; raise it on any other connection."""
+    if scope.get("type") != "lifespan":
+        raise fault
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": str(fault)})
+
+
+def in_event_loop() -> bool:
+    """Whether an event loop runs the caller."""
+    try:
+        anyio.get_current_task()
+    except RuntimeError:
+        return False
+    return True

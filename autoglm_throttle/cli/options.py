@@ -297,7 +297,6 @@ _SENDING: Final = (
     Option("--max-inflight", "N", _IN_FLIGHT, whole_number, str(_CLIENT.max_inflight)),
     Option("--timeout", "TIME", "from a request's intended start to its end", time_s, _TIMEOUT),
     Option("--drain", "TIME", "time to wait for responses after the last request", time_s, _DRAIN),
-    Option("--spin", None, "start requests with 10 us precision instead of 1 ms, using a whole core"),
 )
 _REPORT: Final = (
     Option("--slo", "TERMS", _SLO, _objectives),
@@ -347,7 +346,6 @@ def read_run(args: argparse.Namespace, words: Sequence[str], typed: str, url: st
         max_inflight=args.max_inflight,
         timeout_s=args.timeout,
         drain_s=args.drain,
-        spin=args.spin,
     )
     args.probes = tuple(probe for probe in (args.watch, args.metrics) if probe is not None)
     args.command = shlex.join(["autoglm-throttle", *words, *given_words(args)])

@@ -106,10 +106,7 @@ def run_load(
         start_s = time.monotonic() - elapsed_s if start_s is None else start_s
     for problem in watch.faults:
         to_stderr(f"not monitored: {problem}\n")
-    effort = result.run_cost
-    if args.client.spin:  # spinning uses a whole core: no sign of a slow generator
-        effort = replace(effort, cpu_share=None)
-    return replace(result, run_cost=effort, watched=watch.samples(start_s, start_s + elapsed_s))
+    return replace(result, watched=watch.samples(start_s, start_s + elapsed_s))
 
 
 def run_info(args: argparse.Namespace, shape: str, loop: str) -> RunInfo:

@@ -117,7 +117,7 @@ def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
     trace = load_azure_llm(path)
     until_s = trace.duration_s if seconds is None else seconds * speed
     items = list(takewhile(lambda item: item.t_s <= until_s, trace.items))
-    made = make_replay_plan((item.t_s for item in items), PRIORITY_MIX, speed=speed)
+    made = make_replay_plan((item.t_s / speed for item in items), PRIORITY_MIX)
     bodies = [
         json.dumps({"context_tokens": item.context_tokens, "tokens": max(1, item.generated_tokens)}).encode()
         for item in items

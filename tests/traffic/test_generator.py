@@ -467,14 +467,6 @@ async def test_exception_in_the_generator_ends_the_run(monkeypatch: pytest.Monke
             await generator.run()
 
 
-async def test_spinning_waits_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoglm_throttle.traffic.generator.sender.TICK_S", 3600.0)
-    made = make_plan(LoadShape.parse("fixed:500:200ms"), Arrivals.UNIFORM, PriorityMix())
-    async with asyncio.timeout(60.0):
-        result = await drive(always(OK), made, replace(BRISK, connections=4, spin=True))
-    assert endings(result) == {RequestResult.OK: 100}
-
-
 async def test_run_cost_is_reported() -> None:
     effort = (await drive(always(OK), some(20), replace(BRISK, connections=3))).run_cost
     assert effort.connections == 3

@@ -44,7 +44,6 @@ class ClientOptions:
     max_inflight: int = 20_000  # Above it a request is dropped and counted, never delayed (the rule of k6)
     timeout_s: float = 30.0  # From the intended start to the last byte of the response
     drain_s: float = 30.0  # Longest wait for responses after the last request was sent
-    spin: bool = False  # Poll for due requests without a pause: exact to some 10 us, using a whole core
 
     def __post_init__(self) -> None:
         if self.more_connections < 0:

@@ -167,8 +167,6 @@ class OpenLoopSender:
             return
         if over:
             self._finished.set_result(None)
-        elif self.options.spin:
-            asyncio.get_running_loop().call_soon(self._tick)
         else:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 

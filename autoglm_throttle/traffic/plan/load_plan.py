@@ -158,23 +158,16 @@ def make_plan(shape: LoadShape, arrivals: Arrivals, mix: PriorityMix, seed: int 
     return _assign_requests(offsets, segments, names, shape.ends_s, mix, seed)
 
 
-def make_replay_plan(
-    times_s: Iterable[float], mix: PriorityMix, *, speed: float = 1.0, seed: int = 0
-) -> LoadPlan:
+def make_replay_plan(times_s: Iterable[float], mix: PriorityMix, *, seed: int = 0) -> LoadPlan:
     """Plan the requests of a trace, with rising times in seconds, as one segment that starts at the first.
 
-    The mix is drawn, since a trace does not contain it. Speed 2 plays twice as fast.
-
-    Raises:
-        TrafficError: no request, more than a plan can hold, times that are not finite or that fall, or a
-            speed that is not a finite number above 0.
+    The mix is drawn, since a trace does not contain it. No request, more than a plan can hold, or times that
+    are not finite or that fall raise TrafficError.
     """
-    if not 0.0 < speed < math.inf:
-        raise TrafficError(f"speed must be a finite number above 0, not {speed!r}")
     times = array("d", islice(times_s, MAX_PLANNED + 1))
     if not 1 <= len(times) <= MAX_PLANNED:
         raise TrafficError(f"a replay needs at least one request, and no more than {MAX_PLANNED}")
-    offsets = array("d", ((time_s - times[0]) / speed for time_s in times))
+    offsets = array("d", (time_s - times[0] for time_s in times))
     if not all(map(math.isfinite, offsets)) or any(later < earlier for earlier, later in pairwise(offsets)):
         raise TrafficError("the times of a recording must be finite and must not fall")
     segments = array("H", bytes(2 * len(offsets)))

@@ -7,10 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from autoglm_throttle.asgi.scope import MARKER
+from autoglm_throttle.asgi.scope import MARKER, fail_startup, in_event_loop
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.settings.groups.observe import RecordBody
@@ -49,9 +48,9 @@ class RecorderMiddleware:
             self.recorder = Recorder.from_env() if recorder is None else recorder
         except (ConfigError, TrafficError) as error:
             # Servers take an exception here for "no lifespan", so the lifespan reports the fault.
-            if not _in_event_loop():
+            if not in_event_loop():
                 raise
-            self.app = partial(_fail, error)
+            self.app = partial(fail_startup, error)
         if self.recorder is not None:
             self.recorder.watch_client(_throttles(app))
         self._fault_logged = False
@@ -265,19 +264,3 @@ def _throttles(app: object) -> Iterator[object]:
         if throttle is not None and isinstance(throttle, Hashable):
             yield throttle
         app = getattr(app, "app", None)
-
-
-async def _fail(fault: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    """Fail the startup, and each request, with an error of the settings."""
-    if scope["type"] != "lifespan":
-        raise fault
-    await receive()
-    await send({"type": "lifespan.startup.failed", "message": str(fault)})
-
-
-def _in_event_loop() -> bool:
-    try:
-        anyio.get_current_task()
-    except RuntimeError:
-        return False
-    return True

@@ -215,11 +215,6 @@ def test_routes_costs_and_callers(url: str, run: Run) -> None:
     assert found["totals"]["statuses"] == {"200": found["totals"]["planned"]}
 
 
-def test_spinning_core_does_not_invalidate_the_run(url: str, run: Run) -> None:
-    done = run("load", url, *SOON, "--spin", "--format", "json")
-    assert (done.status, done.document["generator"]["cpu_share"]) == (0, None)
-
-
 def test_closed_loop_of_users(url: str, run: Run) -> None:
     done = run("load", url, "--shape", "users:5:1s:50ms", "--quiet", "--format", "json")
     assert done.status == 0

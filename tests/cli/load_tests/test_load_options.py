@@ -54,7 +54,6 @@ def test_defaults_of_all_options() -> None:
         30,
         30,
     )
-    assert options.spin is False
     assert found.within == LIMITS_S
     judging = found
     assert (judging.quiet, judging.dry_run, judging.format, found.probes) == (False, False, False, ())
@@ -81,7 +80,7 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
             "--drain",
             "500ms",
         ),
-        *("--spin", "--slo", "p99<500ms,error<0.5%", "--within", "high=200ms,low=5"),
+        *("--slo", "p99<500ms,error<0.5%", "--within", "high=200ms,low=5"),
         *("--title", "t", "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")),
         *("--format", "json", "--quiet", "--dry-run", "--yes", "--watch", str(os.getpid())),
         *("--metrics", "http://127.0.0.1:9", "--insecure", "--server-name", "x"),
@@ -110,7 +109,6 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         1.5,
         0.5,
     )
-    assert options.spin is True
     assert found.within == {Priority.HIGH: 0.2, Priority.MID: 1.0, Priority.LOW: 5.0}
     assert [term.text for term in found.slo.terms] == ["p99<500ms", "error<0.5%"]
     assert (found.json, found.html) == (
