@@ -215,10 +215,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_arguments(args: argparse.Namespace, url: str) -> None:
-    """Check a command line; the namespace gets the values that its options make together.
+    """Check a command line and raise all problems together; the namespace gets the values made of several.
 
     These are those of `read_run`, ``offer``, ``planned`` (the requests), ``priority_mix``, and ``path`` of
-    the URL. All problems are raised together.
+    the URL.
     """
     place, args.path = split_url(url)
     args.planned, shares = _requests(args)

@@ -76,10 +76,7 @@ OptionGroups = Mapping[str, Sequence[Option]]  # Title of a group -> its options
 
 
 class _OptionAction(argparse.Action):
-    """Stores a parsed value, or its problem; the words of the option, without secrets, are kept as given.
-
-    ``const`` holds the title of its group, and its row.
-    """
+    """Stores a parsed value or its problem, and its words; ``const`` holds its group's title, and its row."""
 
     def __call__(
         self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, *_: object
@@ -102,11 +99,7 @@ class _OptionAction(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, groups: OptionGroups) -> None:
-    """Add groups of options to a parser.
-
-    The namespace gets their values, ``problems``, and ``given``: the words of each given option by its group
-    and name. A wrong option has its default.
-    """
+    """Add groups of options; ``given`` holds the words of each given one. A wrong one has its default."""
     for title, options in groups.items():
         group = parser.add_argument_group(title)
         for option in options:
@@ -183,10 +176,7 @@ def is_json(text: str) -> bool:
 
 
 def run_command(name: str, work: Callable[[], int]) -> int:
-    """Run a command; an error before its start is printed and ends with 2.
-
-    An unexpected exception ends with 2 as well, with its traceback: 1 would mean that an objective failed.
-    """
+    """Run a command. Errors, also unexpected ones, end with 2: 1 would mean that an objective failed."""
     try:
         return work()
     except ThrottleError as error:
@@ -330,11 +320,9 @@ exit status:
 
 
 def read_run(args: argparse.Namespace, words: Sequence[str], typed: str, url: str) -> None:
-    """Check the shared options; the namespace gets the values that they make together.
+    """Check the shared options; the namespace gets ``target``, ``client``, ``probes``, ``slo``, ``command``.
 
-    These are ``target`` and ``client`` (of the generator), ``probes``, and ``command``: the command line in a
-    form that can be run again, without secrets; it begins with ``words``. ``slo`` is never None. The target
-    is ``url``, a part of the URL that was typed.
+    The command begins with ``words`` and holds no secrets. The target is ``url``, a part of the typed URL.
     """
     problems: ProblemList = args.problems
     if args.json is not None and args.html is not None and args.json.resolve() == args.html.resolve():

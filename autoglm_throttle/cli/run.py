@@ -60,10 +60,7 @@ class SignalGuard:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[SignalGuard]:
-    """Defer Ctrl-C and SIGTERM. A run, which handles them itself, may begin and end meanwhile.
-
-    Without this, a signal between the run's last response and the end of its report would lose the report.
-    """
+    """Defer Ctrl-C and SIGTERM: between the last response and the end of the report they would lose it."""
     signal_guard = SignalGuard()
     with on_stop_signal(signal_guard.request_stop):
         yield signal_guard

@@ -1,7 +1,6 @@
-"""Reads files of GoReplay (``.gor``): raw requests and responses between header and separator lines.
+"""Reads files of GoReplay: header line ``KIND ID START LATENCY``, raw message, and three monkeys.
 
-The header line is ``KIND ID START LATENCY``: kind 1 is a request, 2 its response, 3 the response to a replay
-of it; times are nanoseconds. Older files have no latency. The separator line is three monkeys.
+Kind 1 is a request, 2 its response, 3 that to a replay; times are nanoseconds; old files have no latency.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Latency histogram of rounded microseconds: small and mergeable; percentiles never below the true value.
+"""Latency histogram of microseconds rounded down to 8 binary digits; mergeable.
 
-Each value is rounded down to its 8 leading binary digits, so a bucket is at most 1/128 of its value wide.
-A percentile is the upper edge of its bucket.
+A percentile is the upper edge of its bucket, so at most 1/128 above the true value, and never below it.
 """
 
 from __future__ import annotations
@@ -83,10 +82,7 @@ class Histogram:
         return self._sum_us / self.count / 1e6 if self._counts else None
 
     def percentile(self, share: float) -> float | None:
-        """Return the seconds that at least ``share`` (0..1) of the durations did not exceed, or None.
-
-        The result is at least the true value, and at most 1/128 and one microsecond above it.
-        """
+        """Return the seconds that at least ``share`` (0..1) of the durations did not exceed, or None."""
         return self.percentiles((share,))[0]
 
     def percentiles(self, shares: Iterable[float]) -> list[float | None]:

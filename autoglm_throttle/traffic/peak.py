@@ -1,7 +1,6 @@
 """Search for the highest rate at which a service meets its objectives: bisection over trials. Pure.
 
-Rates lie on a geometric scale, because the error of the result is measured in percent. One failed trial
-decides its rate. A trial that measured only the generator or the machine is repeated.
+Rates lie on a geometric scale, since errors are percentages. Only invalid trials are repeated.
 """
 
 from __future__ import annotations

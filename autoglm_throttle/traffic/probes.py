@@ -61,10 +61,7 @@ class Probe(Protocol):
 
 
 class Prober:
-    """Samples each target on a thread of its own, so that a hung one delays no other.
-
-    A failing probe never ends a run: its samples are missing, and `faults` say why. Use it with ``with``.
-    """
+    """Samples each target on its own thread, so that a hung one delays no other. Use it with ``with``."""
 
     def __init__(self, probes: Sequence[Probe], *, every_s: float = INTERVAL_S) -> None:
         self._every_s = every_s
@@ -128,10 +125,7 @@ class Prober:
 
 
 class ProcessProbe:
-    """Probes CPU and memory of a process, of a server with workers their parent, and its descendants.
-
-    Without such a process, or without psutil, it raises TrafficError.
-    """
+    """Probes CPU and memory of a process and its descendants; TrafficError: none such, or no psutil."""
 
     def __init__(self, pid: int) -> None:
         try:

@@ -1,7 +1,6 @@
 """The request log of a run: one result per planned request, written once, when the request ends.
 
-Recording a result is a few stores into arrays. Everything else is computed after the run, from the plan and
-the log alone. A run in process and one over HTTP are therefore evaluated alike.
+A run in process and one over HTTP are evaluated alike, after the run, from the plan and the log alone.
 """
 
 from __future__ import annotations

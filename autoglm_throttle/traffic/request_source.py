@@ -37,11 +37,7 @@ def check_fields(tokens: Iterable[str], fields: Sequence[tuple[str, str]]) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRequest:
-    """One kind of request, independent of the target host.
-
-    Raises:
-        TrafficError: text that would not be one HTTP/1.1 request line or field.
-    """
+    """One kind of request, without its host; text that would not be valid HTTP/1.1 raises TrafficError."""
 
     method: str = "POST"
     target: str = "/v1/predict"  # path and query
@@ -87,14 +83,9 @@ def planned_request(method: str, target: str, body: bytes | None = None) -> Plan
 
 
 def read_requests(path: str) -> tuple[tuple[PlannedRequest, ...], tuple[float, ...]]:
-    """Read a file of requests, JSON lines or TOML.
+    """Read a file of requests, JSON lines or TOML; return them and their shares.
 
-    Returns:
-        The requests, and their shares.
-
-    Raises:
-        TrafficError: all problems of the file.
-        OSError: it cannot be read.
+    All problems of the file are one TrafficError; OSError: it cannot be read.
     """
     requests: list[PlannedRequest] = []
     shares: list[float] = []

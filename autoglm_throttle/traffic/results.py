@@ -129,7 +129,10 @@ class Result:
 
     @cached_property
     def tallies(self) -> dict[tuple[int, Priority], Tally]:
-        """One tally for each segment and priority of the plan."""
+        """Sum a request log by segment, priority and group of kinds; keys without a request are left out.
+
+        The limits are the longest timely response times, the step is the resolution of completion times.
+        """
         found = tallies(self.load, self.request_log, [0] * len(self.load.requests), {})
         keys = [(segment, one) for segment in range(len(self.load.plan.names)) for one in Priority]
         return {(segment, one): found.get((segment, one.value, 0), Tally()) for segment, one in keys}

@@ -31,10 +31,7 @@ RequestFile = RecordingReader | GorFile  # A file of recorded requests
 
 
 def open_source(path: Path, redaction: Redaction | None = None) -> RequestFile:
-    """Open a recording or a file of GoReplay, by its first bytes.
-
-    Without a redaction everything recorded is kept, and of other files what a recorder keeps by default.
-    """
+    """Open a recording, with everything recorded, or a file of GoReplay, redacted as a recorder would."""
     if is_gor(read_begin(path)):
         return GorFile(path, redaction)
     return RecordingReader(path, redaction)
@@ -49,10 +46,9 @@ def read_begin(path: Path) -> bytes:
 
 
 def recorded_names(path: Path) -> tuple[list[str], list[str]]:
-    """Return the names of header fields and of query parameters that a recording lists as stored.
+    """Return the header fields and query parameters that a recording lists as stored; none for GoReplay.
 
-    Both are empty for a file of GoReplay. A name that may not be allowed is left out. A `Redaction` with
-    these names removes no more from such a file than requested.
+    A name that may not be allowed is left out.
     """
     if is_gor(read_begin(path)):
         return [], []

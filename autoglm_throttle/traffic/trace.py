@@ -1,8 +1,4 @@
-"""Reads a public trace of LLM requests: the CSV format ``TIMESTAMP,ContextTokens,GeneratedTokens``.
-
-The format is that of the Azure LLM inference traces (Azure/AzurePublicDataset, CC BY 4.0; Patel et al.,
-"Splitwise", ISCA 2024).
-"""
+"""Reads the CSV format of the Azure LLM inference traces (Azure/AzurePublicDataset, CC BY 4.0)."""
 
 from __future__ import annotations
 
@@ -54,9 +50,8 @@ class Trace:
 def load_azure_llm(path: Path) -> Trace:
     """Read a trace file; a name that ends in ``.gz`` is decompressed while reading.
 
-    Raises:
-        TrafficError: the file cannot be read, has another header, holds no request, goes back in time
-            (the line number is named), or more than 1 % of its lines are malformed.
+    It raises TrafficError for a file that cannot be read, has another header, holds no request, goes back in
+    time, or has more than 1 % malformed lines.
     """
     try:
         with path.open("rb") as stored:

@@ -22,7 +22,7 @@ async def test_written_and_dropped_records_are_exported(tmp_path: Path) -> None:
     try:
         writer = recorder.writer()
         assert writer is not None
-        writer.written, writer.queue.dropped = 7, 2
+        writer.written, writer.dropped = 7, 2
         app = httpx.ASGITransport(metrics_app(throttle_for_tests(), recorder))
         async with httpx.AsyncClient(transport=app, base_url="http://service") as client:
             text = (await client.get("/")).text

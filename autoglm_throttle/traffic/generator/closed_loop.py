@@ -23,10 +23,7 @@ from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSourc
 
 @dataclass(frozen=True, slots=True)
 class UserSchedule:
-    """Active times and requests of the users, by their number from 0.
-
-    A mix with another number of kinds than there are requests raises TrafficError.
-    """
+    """Active times and requests of users, by their number; a wrong number of shares raises TrafficError."""
 
     users: Users
     requests: Sequence[PlannedRequest] = (PlannedRequest(),)
@@ -83,10 +80,7 @@ class UserSchedule:
 
 
 class ClosedLoopSender(OpenLoopSender):
-    """One run of a closed loop; use it once. The plan of its result holds the requests that were sent.
-
-    The intended start of a request is the end of its user's think time. Each user has a connection.
-    """
+    """A run of users with a connection each; use it once. Its result plans the requests that were sent."""
 
     is_closed_loop = True
 

@@ -1,7 +1,6 @@
 """One HTTP/1.1 connection of the generator: an asyncio protocol with one reused parser.
 
-httptools completes a 100 Continue like a response. It never completes a response to HEAD with a length, nor
-one that ends with the connection. This module handles the three cases.
+httptools completes a 100 Continue, but no response to HEAD with a length, nor one that ends by closing.
 """
 
 from __future__ import annotations
@@ -10,11 +9,14 @@ import asyncio
 from dataclasses import dataclass
 from time import monotonic
 from types import ModuleType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.request_log import REJECTION_BYTES, RequestResult, classify_response
+
+if TYPE_CHECKING:
+    from autoglm_throttle.traffic.generator.sender import OpenLoopSender
 
 BODY_BYTES = 64 << 20  # A longer response is malformed: no service under test sends that intentionally
 
@@ -32,19 +34,6 @@ def load_httptools() -> ModuleType:
     except ImportError:
         raise TrafficError(f"this needs httptools: {how_to_install('traffic')}") from None
     return httptools
-
-
-class ConnectionListener(Protocol):
-    """Receives the events of a connection."""
-
-    def opened(self, connection: Connection) -> None:
-        """The connection can take its first request."""
-
-    def answered(self, connection: Connection, result: RequestResult, now: float) -> None:
-        """The request ended with a complete or malformed response; ``reusable``: another may follow."""
-
-    def closed(self, connection: Connection) -> None:
-        """The connection is lost; ``index`` is its request, ``unanswered`` whether that may be sent again."""
 
 
 @dataclass(slots=True)
@@ -66,7 +55,7 @@ class Response:
 class Connection(asyncio.Protocol):
     """Carries one request at a time."""
 
-    def __init__(self, listener: ConnectionListener, httptools: ModuleType) -> None:
+    def __init__(self, listener: OpenLoopSender, httptools: ModuleType) -> None:
         self._listener = listener
         self._httptools = httptools
         self._parser = httptools.HttpResponseParser(self)

@@ -1,7 +1,4 @@
-"""Connection pool of a run, opened before it starts.
-
-The most recently used connection comes first: the server has closed it with the least probability.
-"""
+"""Connection pool of a run, opened before it starts; the most recently used connection comes first."""
 
 from __future__ import annotations
 

@@ -33,17 +33,10 @@ def launch(
     observer: Observer | None = None,
     on_progress: ProgressCallback | None = None,
 ) -> Result:
-    """Send a load or run users, and wait for the end. Runs on uvloop where it is installed.
+    """Send a load open loop, or run users closed loop, and wait for the end; on uvloop where installed.
 
     Ctrl-C (or SIGTERM) stops the sending and waits for requests in flight; a second one ends the run at once.
-    Both leave a result marked as aborted.
-
-    Args:
-        load: a load is sent open loop, a user schedule closed loop.
-        target: destination of the requests.
-        options: connections, timeouts and limits.
-        observer: called with each result.
-        on_progress: called about once a second.
+    Both leave a result marked as aborted. ``on_progress`` is called about once a second.
 
     Raises:
         TrafficError: nothing could be sent; the text gives the reason.

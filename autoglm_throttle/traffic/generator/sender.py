@@ -1,7 +1,6 @@
 """The open-loop sender: connections, clock, results and drain of a run.
 
-Latency counts from the intended start, as in wrk2: if a server stalls for a second, all requests of that
-second were slow and must show it.
+Latency counts from the intended start, as in wrk2: a stall is seen by all requests of that time.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ ProgressCallback = Callable[[float, int, int], None]
 
 
 class OpenLoopSender:
-    """One run of one load, whose intended starts never depend on a response; use it once.
-
-    Without httptools, or with too few open files, it raises TrafficError.
-    """
+    """One run of one load; use it once. No httptools, or too few open files, raise TrafficError."""
 
     is_closed_loop = False
 

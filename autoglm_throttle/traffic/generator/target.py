@@ -39,10 +39,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetUrl:
-    """Destination of requests, with the fields that every request carries.
-
-    Text that would not be one HTTP/1.1 request line or field raises TrafficError.
-    """
+    """Destination of requests, with the fields of each; text that is no valid HTTP raises TrafficError."""
 
     host: str = "127.0.0.1"
     port: int
@@ -74,8 +71,7 @@ class TargetUrl:
     def parse(cls, url: str, **overrides: Any) -> TargetUrl:  # noqa: ANN401 - checked by the type itself
         """Read ``http://HOST[:PORT][/BASE]``, or the same with https; the overrides are fields of a target.
 
-        Raises:
-            TrafficError: another scheme, user info, a query, a fragment, or no host.
+        Another scheme, user info, a query, a fragment, or no host raise TrafficError.
         """
         try:
             parts = urlsplit(url)

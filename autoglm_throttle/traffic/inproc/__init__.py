@@ -1,7 +1,6 @@
 """In-process load tests of an ASGI application: no server, no sockets, no real time.
 
-Virtual time passes only while no task is ready, so a minute of load takes as long as its computation. The
-same load and seed give the same responses to the last bit.
+Virtual time passes only while no task is ready. Equal loads and seeds give equal responses.
 """
 
 from autoglm_throttle.testing.manual_throttle import ManualClock as VirtualClock

@@ -64,13 +64,6 @@ def run_inprocess(
     Pass the clock to everything that reads the time, such as ``Throttle(clock=...)`` and
     ``SimulatedGpu(clock=...)``. The application is started and shut down as by a server.
 
-    Args:
-        app: the application, with its middleware.
-        load: requests and plan.
-        clock: the clock to advance; None: a new one.
-        watch: called once a virtual second.
-        **behavior: behavior of clients: fields of `ClientBehavior`.
-
     Raises:
         VirtualTimeError: the application uses threads (sync endpoints do), sockets or processes.
         TrafficError: it does not start, or a field of ``behavior`` is out of range.

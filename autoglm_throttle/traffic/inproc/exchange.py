@@ -27,8 +27,7 @@ def scopes(
 ) -> Callable[[int], Scope]:
     """Return a function that builds the scope of each planned request, by its index, as a server would.
 
-    Each client has its own address in 10.0.0.0/8, so that limits by address distinguish the users. Behind
-    a real server all of them would come from the one machine of the generator.
+    Each client has its own address in 10.0.0.0/8, so that limits by address distinguish the users.
     """
     plan = load.plan
     templates: dict[tuple[int, int, int], dict[str, Any]] = {}
@@ -72,10 +71,7 @@ def scopes(
 
 
 class AsgiExchange:
-    """The ``receive`` and ``send`` callables of one request, and the part of its response that has arrived.
-
-    As behind a server, ``receive`` reports a disconnect, and sending to a disconnected client is no error.
-    """
+    """The ``receive`` and ``send`` callables of one request, as behind a server, and its response so far."""
 
     def __init__(
         self,

@@ -60,12 +60,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop that advances its own clock; None: a new `ManualClock`.
 
     Timeouts, sleeps, streams and task groups of asyncio and anyio work as usual, in a deterministic order.
-
-    Raises:
-        VirtualTimeError: from the methods in `UNSUPPORTED`, from `call_soon_threadsafe` of another thread,
-            and after either from the loop itself.
-        RuntimeError: from the loop itself when no task is ready and no timer is set, or when more time would
-            pass than `limit` allows. It names the waiting tasks.
+    Unsupported calls raise VirtualTimeError, there and from the loop. The loop raises RuntimeError, with the
+    waiting tasks, where nothing is ready and no timer is set, or more time would pass than `limit` allows.
     """
 
     def __init__(self, clock: MovableClock | None = None) -> None:

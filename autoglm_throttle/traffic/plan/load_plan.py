@@ -1,7 +1,6 @@
 """The plan of a load: time, priority, client and kind of each request, drawn before the run starts.
 
-Gaps are drawn in *operational time*, in which the mean rate is 1. They are mapped through the inverse of the
-integrated rate (Cinlar's method), so the plan is exact at every change of rate.
+Gaps with the mean rate 1 are mapped through the inverse of the integrated rate (Cinlar's method).
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ MIN_K, MAX_K = 0.01, 10_000.0
 class Arrivals:
     """An arrival process: the gaps have a Gamma distribution with mean 1 and squared variation 1/k.
 
-    Other tools call ``k`` burstiness: below 1 requests come in bursts, above 1 more evenly. It is infinite or
-    0.01..10 000, else it raises TrafficError.
+    Below k = 1 requests come in bursts, above more evenly. It is infinite or 0.01..10 000, else TrafficError.
     """
 
     k: float  # 1: Poisson; infinite: uniform

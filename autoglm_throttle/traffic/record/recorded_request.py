@@ -1,7 +1,6 @@
 """The lines of a recording: header, requests and trailer, each an object of JSON.
 
-Lines are untrusted: every `RecordedRequest` is validated, so that its method, target and header fields can
-be sent unchanged.
+Lines are untrusted; of a valid request, method, target and header fields can be sent unchanged.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.request_source import FIELD_VALUE, TOKEN, VISIBLE
 
 VERSION: Final = 1  # Version of the format; a reader accepts no other
 
@@ -26,9 +26,6 @@ MAX_TIME_S: Final = 1e9  # No recording lasts 30 years; a later time is an error
 MAX_BODY_BYTES: Final = 64 * 1024  # Longest body that is stored, in bytes
 KIND: Final = "autoglm-throttle-traffic"  # Value of ``kind`` in the first line
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TARGET = re.compile(r"[\x21-\x7e]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _SHORT_TEXT = re.compile(r"[\x20-\x7e]{0,200}")
 _SHA256 = re.compile(r"(?:[0-9a-f]{64})?")
 
@@ -38,11 +35,7 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """One recorded request.
-
-    Raises:
-        TrafficError: text that is no HTTP/1.1 request line or field, or a number out of range.
-    """
+    """One recorded request; text that is no HTTP/1.1, or a number out of range, raises TrafficError."""
 
     t_s: float  # Arrival time: seconds since the recording began, 6 digits
     id: int  # Serial number in order of arrival; requests excluded by sampling leave gaps
@@ -61,9 +54,9 @@ class RecordedRequest:
     ttfb_ms: float | None = None  # Milliseconds to the first byte of the response body, or to its end
 
     def __post_init__(self) -> None:
-        if not _TOKEN.fullmatch(self.method):
+        if not TOKEN.fullmatch(self.method):
             raise TrafficError("the method is no HTTP token")
-        if not _TARGET.fullmatch(self.target):
+        if not VISIBLE.fullmatch(self.target):
             raise TrafficError("the target must be printable ASCII without blanks")
         if not all(map(_SHORT_TEXT.fullmatch, (self.client, self.priority, self.decision, self.reason))):
             raise TrafficError("client, priority, decision and reason must be short printable ASCII")
@@ -77,9 +70,9 @@ class RecordedRequest:
 
     def _check_headers(self) -> None:
         for name, value in self.headers:
-            if not _TOKEN.fullmatch(name) or name != name.lower():
+            if not TOKEN.fullmatch(name) or name != name.lower():
                 raise TrafficError("a header name is no lower-case HTTP token")
-            if not _VALUE.fullmatch(value):
+            if not FIELD_VALUE.fullmatch(value):
                 raise TrafficError("the value of a header must be printable ASCII")
 
     def to_line(self) -> str:

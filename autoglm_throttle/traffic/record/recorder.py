@@ -140,7 +140,7 @@ class Recorder:
         writer = self._writer
         if writer is None:
             return RecorderCounts(0, 0, self._end_reason)
-        return RecorderCounts(writer.written, writer.queue.dropped, writer.ended or self._end_reason)
+        return RecorderCounts(writer.written, writer.dropped, writer.ended or self._end_reason)
 
     @property
     def file(self) -> Path | None:

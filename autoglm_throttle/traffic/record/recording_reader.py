@@ -1,7 +1,6 @@
 """Reads a recording: its requests in order of arrival, and its problems.
 
-Lines are in order of completion, so the file is read twice. The first pass measures how far they are out
-of order; the second sorts them with no more memory than necessary.
+The file is read twice: to measure how far lines are out of order, then to sort them in little memory.
 """
 
 from __future__ import annotations
@@ -65,14 +64,10 @@ class RecordingProblems:
 
 
 class RecordingReader:
-    """Reads a recording on disk. Data that may never be recorded is removed, wherever it came from.
+    """Reads a recording on disk; the redaction is applied once more. A name in ``.gz`` is decompressed.
 
-    Args:
-        path: the file; a name that ends in ``.gz`` is decompressed while reading.
-        redaction: applied once more; None: none.
-
-    Raises:
-        TrafficError: it cannot be read, is no recording, or of another version.
+    Data that may never be recorded is removed, wherever it came from. TrafficError is raised for a file that
+    cannot be read, is no recording, or is of another version.
     """
 
     has_bodies = False  # Whether entries carry bodies that a recording need not store

@@ -1,7 +1,6 @@
-"""Redaction of a recording: an allow-list, applied before anything is stored.
+"""Redaction of a recording, before anything is stored: an allow-list, since no list of secrets is complete.
 
-A request keeps its method, its path, the names and shape of its query, and the header fields allowed by
-name. Everything else is removed, because a deny-list of secrets is never complete.
+A request keeps its method, its path, the names and shape of its query, and the allowed header fields.
 """
 
 from __future__ import annotations
@@ -106,8 +105,7 @@ class Redaction:
     def target(self, path: str, raw_path: bytes = b"", query: bytes = b"", root_path: str = "") -> str:
         """Return path and query in their redacted form, from the values of an ASGI scope.
 
-        ``raw_path`` is empty where the server does not provide it. Patterns may begin before or after the
-        ``root_path``.
+        An empty ``raw_path`` is built from ``path``. Patterns may begin before or after the ``root_path``.
         """
         if b"?" in raw_path:  # some servers leave the query in it
             raw_path = raw_path.partition(b"?")[0]

@@ -52,8 +52,7 @@ Item = tuple[float, int, RequestFields, BodyFields, DecisionFields, ResponseFiel
 class RecordingFile:
     """A new file of lines; one that ends in ``.gz`` is compressed.
 
-    If a file or link of the name exists, the next free one of ``name-2``, ``name-3`` and so on is created.
-    Several workers, or a restart, must not write into an existing recording.
+    Of an existing name the next free one is created: several workers must not write into one recording.
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
@@ -107,29 +106,6 @@ class RecordingFile:
         return self._max_bytes - RESERVE - self._size - self._pending_bytes - (self._pending_bytes >> 8)
 
 
-class WriteQueue:
-    """Requests that wait to be written, bounded in number and in memory; any thread may put them in."""
-
-    __slots__ = ("dropped", "items", "put_bytes", "written_bytes")
-
-    def __init__(self) -> None:
-        self.put_bytes: int = 0  # Size of all requests put in so far
-        self.written_bytes: int = 0  # Size of those that are on disk or lost
-        self.dropped: int = 0  # Requests missing from the file
-        self.items: deque[Item] = deque()
-
-    def put(self, item: Item) -> int:
-        """Queue a request, or count it as dropped; return the number of requests in front of it."""
-        waiting = len(self.items)
-        size = _size(item)
-        if waiting >= QUEUE or self.put_bytes - self.written_bytes + size > QUEUE_BYTES:
-            self.dropped += 1
-        else:
-            self.put_bytes += size
-            self.items.append(item)
-        return waiting
-
-
 class Writer:
     """Queue, thread and file of one recording. An error of its constructor means that nothing is recorded."""
 
@@ -142,7 +118,10 @@ class Writer:
         self.ended: str = ""
         self.written: int = 0  # Requests flushed to the operating system
         self.in_flight: int = 0  # Requests that have started and are not queued yet
-        self.queue: WriteQueue = WriteQueue()
+        self.dropped: int = 0  # Requests missing from the file
+        self.queued: deque[Item] = deque()  # Bounded in number and in memory; any thread may put them in
+        self.put_bytes: int = 0  # Size of all requests put in so far
+        self.written_bytes: int = 0  # Size of those that are on disk or lost
         self._serials = count()
         self._unflushed = self._unflushed_bytes = 0
         self._settings = settings
@@ -161,8 +140,15 @@ class Writer:
 
     def put(self, item: Item) -> None:
         """Queue a request, or count it as dropped. Never waits."""
-        # In-flight requests were counted as dropped when the recording ended.
-        if not self.ended and self.queue.put(item) == QUEUE // 2:
+        if self.ended:  # In-flight requests were counted as dropped then.
+            return
+        waiting, size = len(self.queued), _size(item)
+        if waiting >= QUEUE or self.put_bytes - self.written_bytes + size > QUEUE_BYTES:
+            self.dropped += 1
+        else:
+            self.put_bytes += size
+            self.queued.append(item)
+        if waiting == QUEUE // 2:
             self.worker.wake()
 
     def _step(self, end_reason: str = "") -> float | None:
@@ -175,7 +161,7 @@ class Writer:
             if not reason:
                 return min(BATCH_DELAY_S, left_s)
             self._discard_rest(reason)
-            self.store.close(RecordingTrailer(reason, self.queue.dropped).to_line())
+            self.store.close(RecordingTrailer(reason, self.dropped).to_line())
         except Exception as error:  # noqa: BLE001 - the thread is the last handler
             self._fail(error)
             return None
@@ -188,8 +174,7 @@ class Writer:
     def _drain(self) -> str:
         """Write the queued requests; return the reason to end, or an empty text."""
         reason = ""
-        queued = self.queue.items
-        waiting = len(queued)
+        queued, waiting = self.queued, len(self.queued)
         size = max(SLICE, waiting // 64)
         while waiting and not reason:
             items = [queued.popleft() for _ in range(min(waiting, size))]
@@ -205,7 +190,7 @@ class Writer:
     def _flush(self) -> None:
         self.store.flush()
         self.written += self._unflushed
-        self.queue.written_bytes += self._unflushed_bytes
+        self.written_bytes += self._unflushed_bytes
         self._unflushed = self._unflushed_bytes = 0
 
     def _add(self, items: list[Item]) -> str:
@@ -213,7 +198,7 @@ class Writer:
         for position, item in enumerate(items):
             is_late = item[0] > self._settings.max_s
             if is_late or not self.store.add(format_line(*item)):
-                self.queue.dropped += len(items) - position
+                self.dropped += len(items) - position
                 return "max_s" if is_late else "max_bytes"
             self._unflushed += 1
         return ""
@@ -221,14 +206,14 @@ class Writer:
     def _discard_rest(self, reason: str) -> None:
         """End the recording: count queued and in-flight requests as lost."""
         self.ended = reason
-        self.queue.dropped += len(self.queue.items)
-        self.queue.items.clear()
+        self.dropped += len(self.queued)
+        self.queued.clear()
         # In-flight requests will not be written either; only the sampled share would have been.
-        self.queue.dropped += round(max(0, self.in_flight) * self._settings.sample)
+        self.dropped += round(max(0, self.in_flight) * self._settings.sample)
 
     def _fail(self, error: Exception) -> None:
         self._discard_rest("failed")
-        self.queue.dropped += self._unflushed
+        self.dropped += self._unflushed
         self.store.abandon()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         LOGGER.error("recording ended, %s cannot be written: %s; requests go on", self.store.path, reason)

@@ -32,21 +32,14 @@ def client_outcome(status: int, *, degraded: bool) -> str:
 def compare_results(replay: Replay, result: Result) -> dict[str, Any] | None:
     """Compare the results of the same requests in the recording and in the replay.
 
-    Both sides are classified by the response, so that an unchanged service never differs from itself:
-    429 counts as limited and 503 as shed, also if the application sent it. A fallback counts as degraded
-    only if the recording contains decisions of a throttle.
-
+    Both sides are classified by the response, so that an unchanged service never differs from itself.
     Requests that were not sent, or had not ended, are excluded on both sides.
 
     Returns:
-        Ready for JSON. None where the file contains no responses. The keys are:
-
-        - ``requests``: compared.
-        - ``decisions`` and ``statuses`` (0 is no response), each with ``recorded`` and ``replayed`` counts.
-        - ``served``: percentiles of the time from arrival to end in the recording, and from write to end in
-          the replay.
-        - ``changed``, one by one, and ``differ``, by second, each with ``requests`` and ``ratio``.
-        - ``seconds``: the 20 most different of the replay.
+        None where the file contains no responses. Else, ready for JSON: ``decisions`` and ``statuses``
+        (0 is no response) with ``recorded`` and ``replayed`` counts; ``served``, percentiles of the time
+        from arrival in the recording, and from the write in the replay; ``changed``, one by one, and
+        ``differ``, by second, each with ``requests`` and ``ratio``; the 20 most different ``seconds``.
     """
     if replay.recorded is None or not any(replay.recorded.statuses):
         return None

@@ -38,11 +38,7 @@ REJECTED_DECISIONS = ("limited", "shed", "degraded")  # Decisions after which th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """Properties of the requests that a file does not contain.
-
-    Raises:
-        TrafficError: both replacements for bodies were requested.
-    """
+    """Properties of the requests that a file lacks; two replacements for bodies raise TrafficError."""
 
     body: bytes | None = None  # Sent where a body was not recorded
     fill: bool = False  # Whether to send spaces of the recorded length there
@@ -148,19 +144,10 @@ def prepare(
     selection: Selection | None = None,
     options: ReplayOptions | None = None,
 ) -> Replay:
-    """Build the load of a recording.
+    """Build the load of a recording, whose entries come in order of time.
 
-    Requests with equal contents share one kind, so memory holds each distinct request once. Priority fields
-    are sent as they were recorded.
-
-    Args:
-        entries: in order of time.
-        selection: requests to replay, and their speed; None: all, at the recorded speed.
-        options: bodies and priorities to send; None: the defaults.
-
-    Raises:
-        TrafficError: nothing is left to replay, bodies are missing (it gives their number), or the selection
-            does not fit the recording.
+    Requests with equal contents share one kind, so memory holds each distinct request once. TrafficError is
+    raised where nothing is left to replay, bodies are missing, or the selection does not fit.
     """
     selection, options = selection or Selection(), options or ReplayOptions()
     times, missing, recorded = array("d"), list[tuple[str, str]](), ReplayIndex()
@@ -205,12 +192,9 @@ def _missing_reason(entry: RecordedRequest) -> str:
 def open_replay(
     path: Path, selection: Selection | None = None, options: ReplayOptions | None = None
 ) -> Replay:
-    """Build the load of a file of any known format.
+    """Build the load of a file of any known format; raise TrafficError if nothing of it can be replayed.
 
     Bodies of a file of GoReplay are sent whole; its fields pass the redaction of a recorder.
-
-    Raises:
-        TrafficError: the file cannot be read, has no times, or nothing of it is left to replay.
     """
     selection, options = selection or Selection(), options or ReplayOptions()
     if is_trace(path):
@@ -226,12 +210,8 @@ def open_replay(
 def of_trace(trace: Trace, selection: Selection, options: ReplayOptions) -> RequestSource:
     """Build the load of a part of a trace: its times, and its token counts as bodies.
 
-    A trace has no callers and no priorities: both are drawn, again in each loop. Requests with the same token
-    counts share one body; one without generated tokens in the trace requests one token. The service must
-    understand ``context_tokens`` and ``tokens``.
-
-    Raises:
-        TrafficError: nothing is left to replay, or the selection does not fit the trace.
+    A trace has no callers and no priorities: both are drawn, again in each loop. One request has at least one
+    generated token. The service must understand ``context_tokens`` and ``tokens``.
     """
     items = [item for number, item in enumerate(trace.items) if selection.includes(item.t_s, "", number)]
     offsets = selection.offsets([item.t_s for item in items])
@@ -246,11 +226,7 @@ def of_trace(trace: Trace, selection: Selection, options: ReplayOptions) -> Requ
 
 
 def times_of(path: Path) -> array[float]:
-    """Return the arrival times of a file for ``trace:PATH``, in seconds from the first.
-
-    Raises:
-        TrafficError: the file cannot be read, or has no times.
-    """
+    """Return the arrival times of a file for ``trace:PATH``, in seconds; raise TrafficError without any."""
     if is_trace(path):
         return array("d", (item.t_s for item in load_azure_llm(path).items))
     times_s = sorted(entry.t_s for entry in open_source(path).entries())

@@ -18,8 +18,7 @@ from autoglm_throttle.traffic.plan import MAX_PLANNED
 class Selection:
     """Selection from a recording, applied in this order: interval, sample, shorter gaps, speed, loops.
 
-    Raises:
-        TrafficError: a number out of its range, both a speed and a rate, or a replay without an end.
+    A number out of range, both a speed and a rate, or a replay without an end raise TrafficError.
     """
 
     speed: float = 1.0  # 2 plays twice as fast
@@ -66,14 +65,8 @@ class Selection:
     def offsets(self, times_s: Sequence[float]) -> array[float]:
         """Compute the send times of the selected requests, loop after loop, in seconds from the start.
 
-        Request ``n`` of the result is request ``n % len(times_s)`` of the recording.
-
-        Args:
-            times_s: times of the selected requests, in order.
-
-        Raises:
-            TrafficError: nothing was selected, times that fall, a loop that takes no time,
-                or more requests than a plan can hold.
+        Request ``n`` of the result is number ``n % len(times_s)`` of the selected ones. No request or too
+        many, times that fall, and a repeated loop that takes no time raise TrafficError.
         """
         once = _shorten_gaps(times_s, self.max_gap_s)
         speed, period_s = self._pace(once)

@@ -55,12 +55,9 @@ class RunInfo:
 
 
 def make(result: Result, run_info: RunInfo) -> Document:
-    """Build the report of a finished run, at about 2 us per request.
+    """Build the report of a finished run. Equal inputs give equal reports; only ``about`` names the machine.
 
-    Equal inputs give equal documents. Only ``about`` names the machine and the date.
-
-    Raises:
-        RuntimeError: a request has neither ended nor been skipped: a bug of the generator.
+    A request that has neither ended nor been skipped is a bug of the generator, and raises RuntimeError.
     """
     plan, log = result.load.plan, result.request_log
     if not log.balanced:

@@ -17,14 +17,9 @@ _SCRIPT_START, _SCRIPT_END = "<script>", "</script></body>"
 
 
 def render(document: Document, sentences: Sequence[str] = ()) -> str:
-    """Render the page of a report; the result depends only on the arguments.
+    """Render the page of a report, with sentences below the verdict; equal arguments give an equal page.
 
-    Args:
-        document: the report.
-        sentences: shown below the verdict.
-
-    Raises:
-        ValueError: an external part of the report holds a number that JSON cannot represent.
+    A number in an external part of the report that JSON cannot represent raises ValueError.
     """
     data = json.dumps({**document, "sentences": list(sentences)}, separators=(",", ":"), allow_nan=False)
     head, _, tail = _template().partition("{{report}}")

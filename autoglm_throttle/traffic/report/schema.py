@@ -1,7 +1,4 @@
-"""The schema of a report, version 1: the parts of its JSON, its writer and its reader.
-
-Durations are seconds rounded to microseconds, shares are ratios, None stands where there is no data.
-"""
+"""The schema of a report, version 1: durations in seconds, shares as ratios, None without data."""
 
 from __future__ import annotations
 
@@ -112,10 +109,7 @@ DOCUMENT: Final = {
 
 
 def dumps(document: Document) -> str:
-    """Format a report as JSON, one line for each of its parts; equal documents give equal text.
-
-    A number in an external part that JSON cannot represent raises ValueError.
-    """
+    """Format a report as JSON, one line for each part; a number that JSON cannot hold raises ValueError."""
     parts = (
         f"{json.dumps(name)}: {json.dumps(part, separators=(',', ':'), allow_nan=False)}"
         for name, part in document.items()

@@ -80,10 +80,7 @@ def tally(row: Tally, length_s: float, step_s: float) -> Part:
 
 
 def _rate(answers: Mapping[int, int], length_s: float, step_s: float) -> float:
-    """Compute answers per second; the window starts at the first answer and is as long as the sending.
-
-    A slow answer does not lower the rate. Answers delivered by a queue only during the drain do not raise it.
-    """
+    """Compute answers per second from the first answer on; answers during the drain do not count."""
     if length_s <= 0.0 or not answers:
         return 0.0
     # Steps after `last` belong to the drain.
@@ -147,10 +144,7 @@ def peaks(
     outcomes: Sequence[int],
     count: int,
 ) -> list[int]:
-    """Return the peak in flight within each of the first ``count`` seconds of the run.
-
-    A request is in flight from its launch to its end, both included, unless it was dropped or skipped.
-    """
+    """Return the peak in flight, launch and end included, within each of the first ``count`` seconds."""
     launched: list[float] = []
     ended: list[float] = []
     never = RequestResult.DROPPED.value  # dropped and skipped requests have the greatest codes

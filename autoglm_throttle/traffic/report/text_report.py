@@ -162,10 +162,7 @@ def _details(totals: Part) -> list[str]:
 
 
 def comparison(a: Document, b: Document) -> dict[str, Any]:
-    """Compare all common numbers: in total, by priority and, for equal shapes, by segment; ready for JSON.
-
-    The caveats are reasons why the numbers may not be comparable. A ratio is b by a.
-    """
+    """Compare all common numbers, ready for JSON; a ratio is b by a. Caveats: why they may not compare."""
     rows = list(_comparison_rows(a, b))
     return {"titles": [a["title"], b["title"]], "caveats": _caveats(a, b), "rows": rows}
 
@@ -226,8 +223,7 @@ def _comparison_rows(a: Document, b: Document) -> Iterator[dict[str, Any]]:
 class ProgressLine:
     """Counts results as they happen and formats the progress of the run; the time is passed in.
 
-    The number of planned requests is 0 in a closed loop, where it is not known. On a terminal one line is
-    rewritten, truncated to its width. In a log a line is added now and then.
+    A closed loop has 0 planned requests. On a terminal one line is rewritten; a log gets lines now and then.
     """
 
     def __init__(self, planned: int, duration_s: float, *, terminal: bool, width: int = 80) -> None:

@@ -109,7 +109,7 @@ def test_queue_for_a_hung_disk_is_bounded(
     mended.set()
     recorder.close()
     assert recorder.counts == (40, 60, "closed")
-    assert writer.queue.put_bytes == writer.queue.written_bytes == 40 * 5000
+    assert writer.put_bytes == writer.written_bytes == 40 * 5000
 
 
 async def test_a_hung_disk_holds_up_the_shutdown_and_not_the_event_loop(
@@ -158,7 +158,7 @@ async def test_requests_in_flight_at_the_end_are_dropped(tmp_path: Path, sample:
     go.set()
     await asyncio.gather(*asking)
     assert recorder.counts == (0, dropped, "closed")
-    assert (len(writer.queue.items), writer.in_flight) == (0, 0)
+    assert (len(writer.queued), writer.in_flight) == (0, 0)
     recording = open_recording(tmp_path / "a.jsonl")
     assert list(recording.entries()) == []
     assert recording.end is not None
