@@ -158,7 +158,7 @@ def test_every_setting_it_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8").replace(PREFIX, "")
     named = set(re.findall(r"`([A-Z][A-Z0-9_]{2,})(?:=[\w.:]+)?`", text))
     variables = {name.upper() for name, known in settings_table().items() if not known.file_only}
-    assert named <= variables | {"GET", "OPTIONS", "PROMETHEUS_MULTIPROC_DIR", "WEB_CONCURRENCY"}
+    assert named <= variables | {"GET", "HEAD", "OPTIONS", "PROMETHEUS_MULTIPROC_DIR", "WEB_CONCURRENCY"}
 
 
 def test_the_index_lists_every_page() -> None:
