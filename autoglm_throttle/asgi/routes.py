@@ -65,10 +65,10 @@ class RouteTable:
 
     def _search(self, path: str, method: str) -> RoutePolicy | None:
         # The patterns of routers end with "$", which matches before a last line feed as well.
-        forms = [_segments(form) for form in dict.fromkeys((path.removesuffix("\n"), path))]
-        first = forms[0][0] if forms[0] else ""
+        readings = [_segments(text) for text in dict.fromkeys((path.removesuffix("\n"), path))]
+        first = readings[0][0] if readings[0] else ""
         candidates = self._by_first.get(first, self._by_first[_ANY])
-        return next((r for r in candidates if any(r.matches(method, form) for form in forms)), None)
+        return next((r for r in candidates if any(r.matches(method, each) for each in readings)), None)
 
     def _index(self) -> None:
         """Index the policies that could match by first literal segment, in their order."""
