@@ -179,6 +179,8 @@ def uses_pressure(settings: Settings) -> bool:
 def _unused_settings(settings: Settings) -> Iterator[_Advice]:
     """Yield settings that were set but are never read."""
     policy, signal = settings.control.policy, settings.control.signal
+    # A Prometheus server may know engines; only its answers show them.
+    maybe_engine = signal is Signal.AUTO and any(item.startswith("prometheus") for item in settings.gpu.gpu)
     for name, readers in READING_POLICIES.items():
         if _is_default(settings, name) or (settings.quota.quotas and name == "gpu_memory_target"):
             continue
@@ -186,7 +188,7 @@ def _unused_settings(settings: Settings) -> Iterator[_Advice]:
             *names, last = (reader.value for reader in Policy if reader in readers)
             readers_text = f"{', '.join(names)} and {last}" if names else last
             yield name, f"has no effect with POLICY={policy}", f"read by {readers_text}"
-        elif policy in PRESSURE_ONLY.get(name, ()) and not uses_pressure(settings):
+        elif policy in PRESSURE_ONLY.get(name, ()) and not (maybe_engine or uses_pressure(settings)):
             beside = " and no engine in GPU" if signal is Signal.AUTO else ""
             yield name, f"has no effect with SIGNAL={signal}{beside}", "read with SIGNAL=pressure"
     for name, needed in PREREQUISITES.items():

@@ -14,7 +14,7 @@ from tests.gpu.metrics_server import page
 LOOK_BACK_S = 300.0
 """Seconds for which a server returns a series that has ended."""
 
-_TERM = re.compile(r"timestamp\((\w*)\{(.*?)\}\)")
+_TERM = re.compile(r"timestamp\(([\w:]*)\{(.*?)\}\)")
 _MATCHER = re.compile(r'(\w+)(=~|!=|=)"([^"]*)"')
 
 Labels = dict[str, str]

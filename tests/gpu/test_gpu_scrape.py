@@ -276,7 +276,7 @@ class TestPrometheus:
         rows = provider(server, "prometheus", selector='cluster="b"').read()
         assert len(rows) == 2
         assert all('cluster="b"' in query for query in fleet.queries)
-        with pytest.raises(ProviderUnavailable, match=r'dcgm-exporter with cluster="c"'):
+        with pytest.raises(ProviderUnavailable, match=r'dcgm-exporter or of an engine with cluster="c"'):
             provider(server, "prometheus", selector='cluster="c"').read()
 
     def test_selector_rejected_by_server_is_misconfigured(
@@ -312,3 +312,38 @@ def test_page_with_too_many_devices_is_a_failure(server: BadServer) -> None:
     server.answer = devices(MOST_DEVICES + 1)
     with pytest.raises(ProviderUnavailable, match="1025 devices; at most 1024"):
         provider(server).read()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("triton_trtllm", (31, 8, 0.71, None)),
+        ("triton", (None, 16, None, None)),
+        ("trtllm", (24, 9, 0.63, None)),
+        ("tgi", (32, 17, 0.75, 168_000)),
+        ("sglang_disaggregated", (34, 45, 0.4, None)),
+        ("vllm_ray", (21, 3, 0.31, 3300)),
+    ],
+)
+def test_engines_of_a_prometheus_server(
+    server: BadServer, clock: StepClock, name: str, expected: tuple[object, ...]
+) -> None:
+    """Each instance is an engine; the labels in the names of Triton's rows arrive as labels."""
+    prometheus = PrometheusServer()
+    prometheus.scraped(series(name), age_s=5.0, instance="10.0.0.5:8002", job="llm")
+    prometheus.scraped(series("dcgm_plain"), instance="node-7:9400", job="dcgm")
+    prometheus.scraped(series(name), age_s=9.0, instance="localhost:8002", job="llm")
+    server.answer = prometheus
+    rows = provider(server, "prometheus", clock=clock).read()
+    assert [row.kind for row in rows] == ["gpu", "gpu", "engine", "engine"]
+    for row, place, age_s in zip(rows[2:], ("10.0.0.5:8002", "localhost:8002"), (5.0, 9.0), strict=True):
+        assert (row.running, row.queued, row.kv_used_ratio, row.tokens_total) == expected
+        assert (row.device, row.host, row.age_s) == (place, place, age_s)
+
+
+def test_a_prometheus_server_of_engines_alone_is_read(server: BadServer) -> None:
+    prometheus = PrometheusServer()
+    prometheus.scraped(series("vllm_1"), instance="gw:8000")
+    server.answer = prometheus
+    (row,) = provider(server, "prometheus").read()
+    assert (row.kind, row.device, row.queued) == ("engine", "gw:8000", 4)

@@ -259,6 +259,10 @@ def test_engine_makes_the_pressure_the_signal() -> None:
     )
 
 
+def test_prometheus_server_may_know_an_engine() -> None:
+    assert not list(collect_advice(quiet(gpu_kv_target=0.7, gpu="prometheus:http://h", slo_s=2)))
+
+
 def test_longest_interval_needs_adaptive_sampling() -> None:
     (reported,) = collect_advice(quiet(sample_interval_max_s=5))
     assert reported.variable == settings_table()["sample_interval_max_s"].variable

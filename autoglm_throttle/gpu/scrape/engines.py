@@ -10,10 +10,12 @@ import ipaddress
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from autoglm_throttle.gpu.aggregate import ratio
 from autoglm_throttle.gpu.scrape.exposition import Series
+from autoglm_throttle.gpu.scrape.freshness import DatedRow
 from autoglm_throttle.types import GpuSample
 
 # Maximum length of a model's name, which appears in metrics; longer ones are truncated.
@@ -105,9 +107,40 @@ def parse_engine(
     )
 
 
+def parse_instances(series: Iterable[Series], *, source: str, now: float) -> list[DatedRow]:
+    """Make a row of each engine whose series a Prometheus server returns: the instances of each kind."""
+    found: dict[tuple[str, str], list[Series]] = {}
+    for one in series:
+        for kind, pattern in PATTERNS.items():
+            if pattern.fullmatch(one.name) and (place := one.labels.get("instance")):
+                found.setdefault((kind, place[:MOST_CHARACTERS]), []).append(one)
+    dated: list[DatedRow] = []
+    for (kind, place), group in found.items():
+        row = parse_engine(group, kind, source=source, now=now, place=place)
+        if row is not None:
+            stamps = [one.at_s for one in group if one.at_s is not None]
+            # The server's localhost is not ours.
+            dated.append((replace(row, host=place), None, max(stamps, default=None)))
+    return dated
+
+
+def _prefix(kind: str) -> str:
+    return "nv_" if kind == "triton" else f"(?:ray_)?{kind}[:_]"
+
+
+def _names(kind: str) -> set[str]:
+    return {name for names in PRESETS[kind].values() for name in " ".join(names).split()}
+
+
+# Kind of engine -> pattern of the names of its metrics, also as a label matcher of PromQL.
+PATTERNS: Final = {
+    kind: re.compile(f"{_prefix(kind)}(?:{'|'.join(sorted({name.split('/')[0] for name in _names(kind)}))})")
+    for kind in PRESETS
+}
+
+
 def _by_name(series: Iterable[Series], kind: str) -> dict[str, _Rows]:
-    prefix = re.compile("nv_" if kind == "triton" else rf"(?:ray_)?{kind}[:_]")
-    names = {name for names in PRESETS[kind].values() for name in " ".join(names).split()}
+    prefix, names = re.compile(_prefix(kind)), _names(kind)
     reported: dict[str, _Rows] = {}
     for one in series:
         match = prefix.match(one.name)

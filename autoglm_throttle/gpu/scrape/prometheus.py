@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from autoglm_throttle.gpu.scrape.dcgm import NAMES
+from autoglm_throttle.gpu.scrape.engines import PATTERNS
 from autoglm_throttle.gpu.scrape.exposition import MalformedExpositionError, Series
 
 PATH: Final = "/api/v1/query"
@@ -29,12 +30,19 @@ TIMESTAMP_METRICS: Final = (
     "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
     "DCGM_FI_DEV_FB_USED",
     "DCGM_FI_DEV_FB_USED_BYTES",
+    "vllm:num_requests_running",
+    "ray_vllm_num_requests_running",
+    "sglang:num_running_reqs",
+    "trtllm_num_requests_running",
+    "tgi_queue_size",
+    "nv_inference_pending_request_count",
 )
 
 
 def targets(base: str, selector: str = "") -> tuple[str, str]:
-    """Return the requests for all numbers of the devices, and for their scrape times."""
-    matchers = f'__name__=~"{"|".join(sorted(NAMES))}"'
+    """Return the requests for all numbers of devices and engines, and for their scrape times."""
+    names = [*sorted(NAMES), *(pattern.pattern for pattern in PATTERNS.values())]
+    matchers = f'__name__=~"{"|".join(names)}"'
     values = "{" + (f"{matchers},{selector}" if selector else matchers) + "}"
     # ``or`` leaves one time for each device.
     times = " or ".join(f"timestamp({name}{{{selector}}})" for name in TIMESTAMP_METRICS)

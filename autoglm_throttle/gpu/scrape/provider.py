@@ -101,10 +101,11 @@ class ScrapeProvider:
             raise
         series, wall_s = prometheus.read(*pages)
         rows = dcgm.parse_devices(series, source=self.name, now=self._ended_s)
-        if rows is None:
+        found = engines.parse_instances(series, source=self.name, now=self._ended_s)
+        if rows is None and not found:
             chosen = f" with {self._selector}" if self._selector else ""
-            raise ProviderUnavailable(f"knows no series of dcgm-exporter{chosen}")
-        return rows, wall_s
+            raise ProviderUnavailable(f"knows no series of dcgm-exporter or of an engine{chosen}")
+        return [*(rows or ()), *found], wall_s
 
     def _get(self, target: str, deadline: Deadline) -> tuple[bytes, bool]:
         body, openmetrics = fetch(self._url, target, deadline)
