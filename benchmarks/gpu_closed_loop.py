@@ -38,8 +38,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions
+from autoglm_throttle.traffic.generator.connection_pool import max_connections
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.types import ProviderUnavailable

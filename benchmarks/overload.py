@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions, OpenLoopSender, TargetUrl
+from autoglm_throttle.traffic.generator.connection_pool import max_connections
 from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.plan import Arrivals, LoadPlan, LoadShape, PriorityMix, make_plan
 from autoglm_throttle.traffic.request_source import RequestSource

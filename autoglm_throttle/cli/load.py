@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -146,7 +145,7 @@ def _split_share(text: str) -> tuple[str, str, str]:
 
 
 def _hidden_route(text: str) -> str:
-    """Return a route or its cost without the values of its query. The share is not one of them."""
+    """Return a route without the values of its query. The share is not one of them."""
     place, equals, share = _split_share(text)
     return f"{hidden_query(place)}{equals}{share}"
 
@@ -163,19 +162,12 @@ def _route(text: str) -> Route:
     return (parts[0] if len(parts) == 2 else ""), parts[-1], above_zero(share if equals else "1")
 
 
-def _cost(text: str) -> tuple[str, float]:
-    """Read ``4``, ``/v1/x=4`` or ``POST /v1/x=4``: the route, empty for all, and its cost."""
-    place, _, cost = text.rpartition("=")
-    return place, above_zero(cost)
-
-
 _PEAK: Final = (
     "instead of a shape: search for the highest rate that meets --slo; a trial takes TIME"
     f" (default: {TRIAL_S:g}s)"
 )
 _BODY: Final = "body of POST, PUT and PATCH (default: {}); with --method, of that method"
 _ROUTE: Final = "a route below URL and its share of the requests, such as 'POST /v1/x=70'; repeatable"
-_UNITS: Final = "units of work of each request, or of a route: 'POST /v1/x=4' (default: 1); see --cost-header"
 _FILE: Final = f"requests as JSON lines or TOML ([[requests]]), with any of {', '.join(REQUEST_FIELDS)}"
 
 _OFFERED: Final = (
@@ -194,7 +186,6 @@ _REQUESTS: Final = (
     Option("--body", "TEXT", _BODY, str.encode, shown=lambda _: HIDDEN),
     Option("--body-file", "FILE", "the same, from a file"),
     Option("--route", "'METHOD PATH=SHARE'", _ROUTE, _route, many=True, shown=_hidden_route),
-    Option("--cost", "N", _UNITS, _cost, many=True, shown=_hidden_route),
     Option("--requests", "FILE", _FILE, read_requests),
 )
 GROUPS: Final[OptionGroups] = {"offered load": _OFFERED, "requests": _REQUESTS, **RUN_GROUPS}
@@ -278,7 +269,7 @@ def _requests(args: argparse.Namespace) -> Requests:
     """Build the requests of a command line, and their shares."""
     problems: ProblemList = args.problems
     if is_given(args, "--requests"):
-        for option in ("--route", "--body", "--body-file", "--method", "--cost"):
+        for option in ("--route", "--body", "--body-file", "--method"):
             if is_given(args, option):
                 problems.add("--requests", f"defines the whole request: leave {option} out")
         return args.requests or NO_REQUESTS
@@ -297,8 +288,6 @@ def _requests(args: argparse.Namespace) -> Requests:
         planned.append(
             problems.make("--route", partial(planned_request, method, target, own), PlannedRequest())
         )
-    for place, units in args.cost:
-        _set_cost(planned, place, units, problems)
     return tuple(planned), tuple(share for _, _, share in routes)
 
 
@@ -310,21 +299,6 @@ def _body(args: argparse.Namespace) -> bytes | None:
     if body is not None:
         problems.add("--body-file", "use either --body or --body-file")
     return problems.make("--body-file", Path(args.body_file).read_bytes, body)
-
-
-def _set_cost(planned: list[PlannedRequest], place: str, units: float, problems: ProblemList) -> None:
-    """Set the cost of the requests of a route, or of all."""
-    parts = place.split()
-    method = parts[0] if len(parts) == 2 else None
-    matching = [
-        index
-        for index, request in enumerate(planned)
-        if not parts or (request.target == parts[-1] and method in (None, request.method))
-    ]
-    if not matching:
-        problems.add("--cost", f"there is no route {place!r}")
-    for index in matching:
-        planned[index] = replace(planned[index], cost=units)
 
 
 def run(args: argparse.Namespace) -> int:

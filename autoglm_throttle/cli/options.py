@@ -18,6 +18,7 @@ from autoglm_throttle.settings.groups.callers import PRIORITY_HEADER
 from autoglm_throttle.settings.problems import masked_url
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, TlsOptions
+from autoglm_throttle.traffic.generator.target import FRAMING
 from autoglm_throttle.traffic.plan import parse_duration, parse_number
 from autoglm_throttle.traffic.probes import MetricsProbe, ProcessProbe
 from autoglm_throttle.traffic.report import LIMITS_S, Objectives
@@ -26,9 +27,6 @@ from autoglm_throttle.types import Priority, ThrottleError
 INTERRUPTED: Final = 130  # The exit status after Ctrl-C, as shells define it
 
 HIDDEN: Final = "***"
-
-# Header fields that the generator sets itself.
-FRAMING: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect"})
 
 T = TypeVar("T")
 

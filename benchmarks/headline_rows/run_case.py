@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from autoglm_throttle.traffic.files import max_connections
 from autoglm_throttle.traffic.generator import ClientOptions, TargetUrl, launch
+from autoglm_throttle.traffic.generator.connection_pool import max_connections
 from autoglm_throttle.traffic.report import RunInfo, make
 from autoglm_throttle.traffic.report.schema import Document, Part
 from autoglm_throttle.traffic.request_log import RequestResult

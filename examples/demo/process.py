@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from starlette.types import ASGIApp
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.files import allow_connections
+from autoglm_throttle.traffic.generator.connection_pool import allow_connections
 
 if TYPE_CHECKING:
     import uvicorn

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autoglm_throttle.settings import PREFIX
 from autoglm_throttle.testing.simulated import BatchSpec, LlmSpec, SimulatedGpuSpec
-from autoglm_throttle.traffic.files import max_connections
+from autoglm_throttle.traffic.generator.connection_pool import max_connections
 from autoglm_throttle.traffic.plan import (
     Arrivals,
     LoadLevel,

@@ -9,9 +9,8 @@ from typing import cast
 
 import pytest
 
-from autoglm_throttle.traffic import files
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.generator import ClientOptions
+from autoglm_throttle.traffic.generator import ClientOptions, connection_pool
 from autoglm_throttle.traffic.generator.connection import Connection
 from autoglm_throttle.traffic.generator.connection_pool import ConnectionPool
 from autoglm_throttle.traffic.generator.target import TargetUrl
@@ -156,20 +155,20 @@ def limits(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int) -> list[tuple[
 
 def test_the_soft_limit_is_raised_only_when_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = limits(monkeypatch, 1000, 5000)
-    files.allow_connections(900)
+    connection_pool.allow_connections(900)
     assert asked == []
-    files.allow_connections(2000)
+    connection_pool.allow_connections(2000)
     assert asked == [(2064, 5000)]
-    assert files.max_connections() == 4936
+    assert connection_pool.max_connections() == 4936
     with pytest.raises(TrafficError, match="5064 open files are needed and 1000 allowed: ulimit -n 5064"):
-        files.allow_connections(5000)
+        connection_pool.allow_connections(5000)
 
 
 def test_without_limits_there_is_still_a_sane_number(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = limits(monkeypatch, resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    files.allow_connections(10**6)
+    connection_pool.allow_connections(10**6)
     assert asked == []
-    assert files.max_connections() == files.MAX_WITHOUT_LIMIT
+    assert connection_pool.max_connections() == connection_pool.MAX_WITHOUT_LIMIT
 
 
 async def test_target_is_unreachable_after_the_grace_period() -> None:

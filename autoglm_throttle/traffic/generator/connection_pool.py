@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from time import monotonic
 
 from autoglm_throttle.traffic.errors import TrafficError
-from autoglm_throttle.traffic.files import allow_connections
 from autoglm_throttle.traffic.generator.connection import Connection
 from autoglm_throttle.traffic.generator.target import TargetUrl
 
@@ -28,6 +27,10 @@ CONNECT_S = 10.0  # Timeout of a connection attempt
 NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"))
 
 MAX_CONNECTING = 256  # Connections opened at the same time
+RESERVED_FILES = 64  # Files reserved for the process besides the connections
+
+# Where there is no hard limit, macOS still allows a process no more than 10 240 (its OPEN_MAX).
+MAX_WITHOUT_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +175,25 @@ class ConnectionPool:
         if isinstance(problem, TimeoutError):
             return f"{where} did not take {self._count} connections within {CONNECT_S:g} s"
         return f"{where} refuses connections: {problem}"
+
+
+def max_connections() -> int:
+    """Return the connections this process could open with its soft limit raised to the hard one."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_WITHOUT_LIMIT if hard == resource.RLIM_INFINITY else max(0, hard - RESERVED_FILES)
+
+
+def allow_connections(count: int) -> None:
+    """Raise the soft limit on open files for so many connections, or TrafficError above the hard limit."""
+    import resource
+
+    needed = count + RESERVED_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except (ValueError, OSError, OverflowError):
+        raise TrafficError(f"{needed} open files are needed and {soft} allowed: ulimit -n {needed}") from None

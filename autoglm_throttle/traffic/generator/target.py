@@ -17,7 +17,7 @@ from autoglm_throttle.types import Priority
 _BASE = re.compile(r"(/[\x21-\x7e]*)?")
 _PORTS = {"http": 80, "https": 443}
 # Written by the sender; a recorded value would be wrong or break the framing.
-_FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection", "expect"))
+FRAMING = frozenset(("host", "content-length", "transfer-encoding", "connection", "expect"))
 
 _LENGTHS = frozenset(("content-length", "transfer-encoding"))
 
@@ -133,7 +133,7 @@ class TargetUrl:
         added = [*stated, *generated.items()]
         if request.body or request.method not in ("GET", "HEAD"):
             added.append(("content-length", str(len(request.body))))
-        replaced = _FRAMING.union(name for name, _ in added)
+        replaced = FRAMING.union(name for name, _ in added)
         recorded = [(name, text) for name, text in request.headers if name not in replaced]
         fields = (f"{name}: {text}" for name, text in (*first, *recorded, *added))
         line = f"{request.method} {self.base}{request.target} HTTP/1.1"

@@ -192,18 +192,10 @@ def test_objective_of_an_unknown_segment_is_rejected(url: str, run: Run) -> None
     assert "no such segment: p99@peak<1s" in done.err
 
 
-def test_routes_costs_and_callers(url: str, run: Run) -> None:
+def test_routes_costs_and_callers(url: str, run: Run, tmp_path: Path) -> None:
     base = url.removesuffix("/predict")
-    words = (
-        "--route",
-        "POST /predict=50",
-        "--route",
-        "/generate=50",
-        "--cost",
-        "/generate=4",
-        "--clients",
-        "5",
-    )
+    (tmp_path / "r.jsonl").write_text('{"target": "/predict"}\n{"target": "/generate", "cost": 4}\n')
+    words = ("--requests", str(tmp_path / "r.jsonl"), "--clients", "5")
     done = run("load", base, *SOON, *words, "--format", "json", "--arrivals", "poisson", "--seed", "7")
     assert done.status == 0
     found = done.document

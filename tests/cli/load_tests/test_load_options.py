@@ -69,8 +69,6 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         *("--body-file", str(tmp_path / "body"), "--header", "Authorization: Bearer x:y"),
         *("--priority-header", "x-p", "--identity-header", "x-api-key", "--cost-header", "x-cost"),
         *(
-            "--cost",
-            "3",
             "--connections",
             "9",
             "--max-inflight",
@@ -91,7 +89,7 @@ def test_all_options_are_parsed(tmp_path: Path) -> None:
         {Priority.HIGH: 50, Priority.LOW: 50},
     )
     assert (found.priority_mix.clients, found.priority_mix.skew, found.seed) == (7, 1.5, -3)
-    request = PlannedRequest(method="PUT", target="/v1/x?a=b", body=b"\x00raw", cost=3)
+    request = PlannedRequest(method="PUT", target="/v1/x?a=b", body=b"\x00raw")
     assert found.planned == (request,)
     target, options = found.target, found.client
     assert target.headers == (("authorization", "Bearer x:y"),)
@@ -140,7 +138,7 @@ def test_other_load_shapes_are_parsed() -> None:
 ALL_WRONG = (
     *("--shape", "step:1", "--arrivals", "x", "--mix", "high=1", "--clients", "0", "--skew", "-1"),
     *("--seed", "x", "--speed", "0", "--rate", "x", "--find-peak", "5:1", "--method", "a b"),
-    *("--body-file", "/nowhere/at/all", "--cost", "-1", "--header", "nonsense", "--header", "Host: x"),
+    *("--body-file", "/nowhere/at/all", "--header", "nonsense", "--header", "Host: x"),
     *(
         "--connections",
         "0",
@@ -187,8 +185,6 @@ def test_all_wrong_options_are_listed_together() -> None:
         ((*SHAPE, "--route", "x=1"), "--route: 'x=1' is not METHOD PATH=SHARE"),
         ((*SHAPE, "--route", "POST /x=0"), "--route: '0' must be a finite number above 0"),
         ((*SHAPE, "--route", "POST /x y=1"), "--route: 'POST /x y=1' is not METHOD"),
-        ((*SHAPE, "--cost", "POST /y=2"), "--cost: there is no route 'POST /y'"),
-        ((*SHAPE, "--cost", "x"), "--cost: 'x' is not a number"),
         ((*SHAPE, "--within", "high=0"), "--within: '0' must be a finite duration above 0"),
         ((*SHAPE, "--watch", "999999999"), "--watch: there is no process 999999999"),
         ((*SHAPE, "--clients", "65537"), "--clients: clients must be 1..65536"),
@@ -253,15 +249,14 @@ def test_routes_are_relative_to_the_url() -> None:
     found = asked(
         *SHAPE,
         *("--route", "POST /a=70", "--route", "GET /b?c=d=30", "--route", "/c"),
-        *("--cost", "2", "--cost", "GET /b?c=d=5", "--cost", "/c=7"),
         url=f"{HOST}/base/",
     )
     assert found.target.base == "/base"
     assert found.priority_mix.kinds == (70.0, 30.0, 1.0)
     assert found.planned == (
-        PlannedRequest(target="/a", cost=2),
-        PlannedRequest(method="GET", target="/b?c=d", headers=(), body=b"", cost=5),
-        PlannedRequest(target="/c", cost=7),
+        PlannedRequest(target="/a"),
+        PlannedRequest(method="GET", target="/b?c=d", headers=(), body=b""),
+        PlannedRequest(target="/c"),
     )
 
 
@@ -346,9 +341,9 @@ def test_faults_of_a_file_of_requests(name: str, content: str, told: list[str], 
 
 def test_request_options_conflict_with_a_requests_file(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text(LINES)
-    others = ("--method", "GET", "--body", "x", "--body-file", "x", "--cost", "1", "--route", "/x=1")
+    others = ("--method", "GET", "--body", "x", "--body-file", "x", "--route", "/x=1")
     found = faults(*SHAPE, "--requests", str(tmp_path / "r.jsonl"), *others)
-    assert len(found) == 5
+    assert len(found) == 4
     assert "--requests: defines the whole request: leave --body-file out" in found
 
 
