@@ -110,49 +110,13 @@ class RecorderMiddleware:
             LOGGER.error("a request could not be recorded: %s; it was served", type(fault).__name__)
 
 
-class _RequestBody:
-    """Length, hash and parts of a request body, as the app reads it."""
-
-    __slots__ = ("_hash", "_is_complete", "_length", "_parts", "is_disconnected")
-
-    def __init__(self, mode: RecordBody) -> None:
-        self.is_disconnected: bool = False  # Whether the client has disconnected
-        self._is_complete = False
-        self._length = 0
-        self._hash = None if mode is RecordBody.NONE else hashlib.sha256()
-        self._parts: list[bytes] | None = [] if mode is RecordBody.FULL else None
-
-    def add(self, message: Message) -> None:
-        """Record a message that the app receives."""
-        kind = message["type"]
-        if kind == "http.request":
-            body = message.get("body", b"")
-            self._length += len(body)
-            if body and self._hash is not None:
-                self._hash.update(body)
-            if body and self._parts is not None:
-                self._parts.append(body)
-                self._parts = self._parts if self._length <= MAX_BODY_BYTES else None
-            self._is_complete = self._is_complete or not message.get("more_body")
-        elif kind == "http.disconnect":
-            self.is_disconnected = True
-
-    def fields(self, headers: Iterable[Sequence[bytes]]) -> BodyFields:
-        """Return length, hash and body; for an incomplete body only the announced length."""
-        if self._is_complete:
-            digest = self._hash.hexdigest() if self._hash is not None and self._length else ""
-            return self._length, digest, b"".join(self._parts) if self._parts else None
-        announced = next((v for n, v in headers if n == b"content-length"), b"")
-        length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
-        return max(self._length, length), "", None
-
-
 class _RecordedExchange:
     """Wraps ``receive`` and ``send`` of one request and records both."""
 
     __slots__ = (
-        *("_began_s", "_body", "_first_s", "_headers", "_line", "_receive", "_recorder", "_response_fields"),
-        *("_scope", "_send", "_serial", "_status", "_writer", "done", "fault"),
+        *("_began_s", "_body_is_complete", "_body_length", "_body_parts", "_first_s", "_hash", "_headers"),
+        *("_is_disconnected", "_line", "_receive", "_recorder", "_response_fields", "_scope", "_send"),
+        *("_serial", "_status", "_writer", "done", "fault"),
     )
 
     def __init__(
@@ -175,7 +139,10 @@ class _RecordedExchange:
             scope.get("query_string") or b"",
             scope.get("root_path", ""),
         )
-        self._body = _RequestBody(recorder.body)
+        self._is_disconnected = self._body_is_complete = False
+        self._body_length = 0
+        self._hash = None if recorder.body is RecordBody.NONE else hashlib.sha256()
+        self._body_parts: list[bytes] | None = [] if recorder.body is RecordBody.FULL else None
         self._status = 0  # 0: the response has not started
         self._response_fields: Any = ()
         self._first_s: float | None = None  # First byte of the response
@@ -185,7 +152,18 @@ class _RecordedExchange:
     async def receive(self) -> Message:
         """Forward a message to the app, and record its body."""
         message = await self._receive()
-        self._body.add(message)
+        kind = message["type"]
+        if kind == "http.request":
+            body = message.get("body", b"")
+            self._body_length += len(body)
+            if body and self._hash is not None:
+                self._hash.update(body)
+            if body and self._body_parts is not None:
+                self._body_parts.append(body)
+                self._body_parts = self._body_parts if self._body_length <= MAX_BODY_BYTES else None
+            self._body_is_complete = self._body_is_complete or not message.get("more_body")
+        elif kind == "http.disconnect":
+            self._is_disconnected = True
         return message
 
     async def send(self, message: Message) -> None:
@@ -199,7 +177,7 @@ class _RecordedExchange:
                 self._first_s = self._recorder.clock()
             if not (message.get("more_body") or self.done):
                 await self._send(message)
-                self.finish(answered=not self._body.is_disconnected)
+                self.finish(answered=not self._is_disconnected)
                 return
         await self._send(message)
 
@@ -207,7 +185,7 @@ class _RecordedExchange:
         """The app raised: the server answers 500, unless a response has started."""
         if not self.done and not self._status:
             self._status = 500
-            self.finish(answered=not self._body.is_disconnected)
+            self.finish(answered=not self._is_disconnected)
 
     def finish(self, *, answered: bool = False) -> None:
         """Pass the request to the writer. An error is stored in ``fault`` and never raised."""
@@ -235,11 +213,20 @@ class _RecordedExchange:
                 max(0.0, began_s - self._writer.began_s),
                 self._serial,
                 (redaction.method(method), redaction.target(*target), redaction.fields(headers)),
-                self._body.fields(headers),
+                self._body_fields(),
                 (client, priority, decision, reason),
                 (status, (now - began_s) * 1e3, (first_s - began_s) * 1e3 if status else None),
             )
         )
+
+    def _body_fields(self) -> BodyFields:
+        """Return length, hash and body; for an incomplete body only the announced length."""
+        if self._body_is_complete:
+            digest = self._hash.hexdigest() if self._hash is not None and self._body_length else ""
+            return self._body_length, digest, b"".join(self._body_parts) if self._body_parts else None
+        announced = next((v for n, v in self._headers if n == b"content-length"), b"")
+        length = int(announced) if announced.isdigit() and len(announced) < 16 else 0
+        return max(self._body_length, length), "", None
 
 
 def decision_of(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> DecisionFields:

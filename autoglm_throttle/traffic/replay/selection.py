@@ -31,11 +31,11 @@ class Selection:
     to_s: float | None = None  # Requests from here on are skipped
 
     def __post_init__(self) -> None:
-        problems = [*self._number_problems(), *self._combination_problems()]
+        problems = "; ".join(self._problems())
         if problems:
-            raise TrafficError("; ".join(problems))
+            raise TrafficError(problems)
 
-    def _number_problems(self) -> Iterable[str]:
+    def _problems(self) -> Iterable[str]:
         numbers = (self.speed, self.rate_rps, self.duration_s, self.max_gap_s)
         for name, number in zip(("speed", "rate", "duration", "max_gap"), numbers, strict=True):
             if number is not None and not 0.0 < number < math.inf:
@@ -44,8 +44,6 @@ class Selection:
             yield f"sample must be above 0 and at most 1, not {self.sample!r}"
         if self.loops is not None and self.loops < 1:
             yield f"loops must be at least 1, not {self.loops!r}"
-
-    def _combination_problems(self) -> Iterable[str]:
         if self.loops is None and self.duration_s is None:
             yield "a replay that goes on forever needs a duration"
         if self.rate_rps is not None and self.speed != 1.0:
