@@ -3,6 +3,9 @@
 The cost of a single check is not in the server but in the client: some 50 microseconds of Python for each
 command. Here a call carries all checks that arrived since the last one was sent. A busy service sends large
 calls, an idle one sends at once, and there is no batching delay. The only timer is that of the deadline.
+
+Deadlines are in the loop's running time, which stops while the loop is late: a reply that waits in the socket
+of a blocked process is no failure of the store.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ import contextvars
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.store.protocol import Answer, StoreErrorKind, StoreStats, WindowEntry
-from autoglm_throttle.types import STALL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,11 +29,13 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.protocol import WindowProtocol
     from autoglm_throttle.store.script import LuaScript
 
-# Seconds for reading replies after a stall. Without it, stalls of 100 and 200 ms made up to 10 of 10
-# decisions time out with the reply already in the socket; with it, 0 of 240.
-GRACE_S: Final = 0.010
+# Ticks in a deadline, and so the fewest turns of the loop before it expires. A call in flight and one queued
+# behind it take ten: each starts a task, sends, reads and wakes the task.
+TICKS: Final = 20
+TICK_LEAST_S: Final = 0.001  # The resolution of a selector
 
-GRAIN_S: Final = 0.002  # Seconds: deadlines that close together share one timer
+# Seconds by which a timer of a healthy loop may be late; deadlines that close together also share one tick.
+GRAIN_S: Final = 0.002
 
 Reply: TypeAlias = "asyncio.Future[Answer | StoreErrorKind]"
 # An entry, the future of its caller, and its deadline; a refund has no caller.
@@ -44,17 +49,14 @@ class _BatchCall:
     entries: Sequence[WindowEntry]
     futures: Sequence[Reply | None]
     dues: Sequence[float]
-    gives_up_s: float  # Loop time at which the call is abandoned, so that it does not keep its slot forever
+    gives_up_s: float  # Running time at which the call is abandoned, so that it frees its slot
     task: asyncio.Task[None] | None
     is_abandoned: bool = False
+    is_sent: bool = False  # Whether its connection was open in time
     has_timeouts: bool = False  # Whether a caller in it has timed out
     # Whether its answer came after all callers had timed out: it is no sign of health then. A server that
     # always takes a little longer than the deadline would otherwise never be left alone.
     missed: bool = False
-
-    def wanted(self) -> bool:
-        """Whether no caller in it has timed out."""
-        return not self.has_timeouts
 
 
 class RedisBatch:
@@ -80,11 +82,12 @@ class RedisBatch:
         self.deadline_s: float = settings.redis_deadline_s
         self._settings = settings
         self._queue_max = settings.redis_queue
-        # One timer, for the earliest of all deadlines of the loop.
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_s = math.inf  # Loop time at which it fires; infinite: never
-        self._last_stall_s = -math.inf  # Loop time at which the loop itself was late
-        self._next_report_s = -math.inf  # Loop time until which expired deadlines are not reported again
+        self._tick_s = max(self.deadline_s / TICKS, TICK_LEAST_S)  # Seconds from one tick to the next
+        self._next_tick_s = math.inf  # Loop time of the next tick; infinite: nothing waits
+        self._late_s = 0.0  # Seconds by which all ticks together were late
+        self._due_s = math.inf  # Earliest deadline, in running time as all below; infinite: none
+        self._next_report_s = -math.inf  # Until then expired deadlines are not reported again
+        self._timer_context = contextvars.Context()
         self._report = report
         self._lock = SerialLock()
         self._queue: deque[_Queued] = deque()
@@ -94,22 +97,26 @@ class RedisBatch:
 
     def request(self, entry: WindowEntry, due: float | None = None) -> Reply:
         """Send a check with the next call, or one more of a request that is due; the future never raises."""
-        loop = self.loop
-        future: Reply = loop.create_future()
+        future: Reply = self.loop.create_future()
         if len(self._queue) >= self._queue_max:
             future.set_result(StoreErrorKind.QUEUE_FULL)
             return future
+        now = min(self.loop.time(), self._next_tick_s) - self._late_s
         if due is None:
-            due = loop.time() + self.deadline_s
-        elif due <= loop.time():
+            due = now + self.deadline_s
+        elif due <= now:
             future.set_result(StoreErrorKind.TIMEOUT)
             return future
         self._queue.append((entry, future, due))
         if self._next is None or self._next.done():
             self._schedule()
-        if due < self._timer_due_s:
-            self._set_timer(due)
+        if due < self._due_s:
+            self._set_due(due)
         return future
+
+    def running_time(self) -> float:
+        """Return the loop time without the seconds by which the loop was late."""
+        return min(self.loop.time(), self._next_tick_s) - self._late_s
 
     def send_oneway(self, entry: WindowEntry) -> None:
         """Send an entry that needs no answer; it is dropped if the queue is full."""
@@ -164,14 +171,14 @@ class RedisBatch:
         self._next = None
         if not taken:
             return None
-        gives_up_s = self.loop.time() + self._settings.redis_read_s
+        gives_up_s = self._settings.redis_connect_s + min(self.loop.time(), self._next_tick_s) - self._late_s
         entries, futures, dues = zip(*taken, strict=True)
         call = _BatchCall(entries, futures, dues, gives_up_s, asyncio.current_task())
         self._batch_calls.add(call)
         if queue:
             self._schedule()
-        if gives_up_s < self._timer_due_s:
-            self._set_timer(gives_up_s)
+        if gives_up_s < self._due_s:
+            self._set_due(gives_up_s)
         return call
 
     async def _send(self) -> None:
@@ -187,7 +194,7 @@ class RedisBatch:
         except asyncio.CancelledError:
             kind = StoreErrorKind.LOST
             if call.is_abandoned:
-                self._report(StoreErrorKind.TIMEOUT)
+                self._report(StoreErrorKind.TIMEOUT if call.is_sent else StoreErrorKind.UNREACHABLE)
             raise
         finally:
             self._batch_calls.discard(call)
@@ -201,12 +208,20 @@ class RedisBatch:
         self._counts.calls += 1
         self._counts.sent += len(call.futures) - call.futures.count(None)
         encoded = list(map(self._protocol.encode, map(itemgetter(0), parts)))
-        replies = await self.script(encoded, call.wanted)
+        replies = await self.script(encoded, partial(self._may_send, call))
         call.missed = call.has_timeouts and all(future is None or future.done() for future in call.futures)
         worst: StoreErrorKind | None = None
         for (entries, futures), reply in zip(parts, replies, strict=True):
             worst = self._deliver(entries, futures, reply) or worst
         return worst
+
+    def _may_send(self, call: _BatchCall) -> bool:
+        """Return whether no caller in it has timed out, now that a connection is open."""
+        call.is_sent = not call.has_timeouts
+        call.gives_up_s = (
+            min(self.loop.time(), self._next_tick_s) - self._late_s + self._settings.redis_read_s
+        )
+        return call.is_sent
 
     def _deliver(
         self, entries: Sequence[WindowEntry], futures: Sequence[Reply | None], reply: object
@@ -237,32 +252,39 @@ class RedisBatch:
         if undo is not None:
             self.send_oneway(undo)
 
-    def _on_deadline(self) -> None:
-        """Expire the oldest deadline, unless the loop itself had stalled."""
+    def _set_due(self, due_s: float) -> None:
+        """Expire entries at ``due_s`` instead of later."""
+        self._due_s = due_s
+        if self._next_tick_s == math.inf:
+            self._set_tick(self.loop.time() - self._late_s)
+
+    def _set_tick(self, now: float) -> None:
+        self._next_tick_s = self._late_s + min(now + self._tick_s, max(now, self._due_s))
+        self.loop.call_at(self._next_tick_s, self._on_tick, context=self._timer_context)
+
+    def _on_tick(self) -> None:
+        """Measure how late the loop is, and expire the deadlines that have passed in its running time."""
         with self._lock:  # an abandoned request may refund in the midst of it, which adds to the queue
-            now = self.loop.time()
-            stalled = now - self._timer_due_s > STALL_S
-            self._timer, self._timer_due_s = None, math.inf
-            # After a stall only callers expire that survived an earlier one: other replies may be here.
-            failed = self._expire(now, self._last_stall_s if stalled else now + GRAIN_S)
-            if failed and now >= self._next_report_s:
-                # One silent server is one failure for each deadline, even if callers expire one by one.
-                self._next_report_s = now + self.deadline_s / 2
-                self._report(StoreErrorKind.TIMEOUT)
-            if stalled:
-                self._last_stall_s = now
-            due = max(self._next_due(), now + GRACE_S if stalled else now)
-            if due < self._timer_due_s:
-                self._set_timer(due)
+            late_s = self.loop.time() - self._next_tick_s
+            self._late_s += late_s if late_s > GRAIN_S else 0.0
+            self._next_tick_s = math.inf
+            now = self.loop.time() - self._late_s
+            if now + TICK_LEAST_S >= self._due_s:
+                self._on_deadline(now)
+            elif not self._queue and not self._batch_calls:
+                self._due_s = math.inf
+            if self._due_s < math.inf:
+                self._set_tick(now)
 
-    def _set_timer(self, due_s: float) -> None:
-        """Fire at ``due_s`` instead of later."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due_s = due_s
-        self._timer = self.loop.call_at(due_s, self._on_deadline, context=contextvars.Context())
+    def _on_deadline(self, now: float) -> None:
+        failed = self._expire(now + GRAIN_S)
+        if failed and now >= self._next_report_s:
+            # One silent server is one failure for each deadline, even if callers expire one by one.
+            self._next_report_s = now + self.deadline_s / 2
+            self._report(StoreErrorKind.TIMEOUT)
+        self._due_s = self._next_due()
 
-    def _expire(self, now: float, last: float) -> int:
+    def _expire(self, last: float) -> int:
         """Answer TIMEOUT to all callers that were due until ``last``; returns their number."""
         failed = _fail([future for _, future, due in self._queue if due <= last], StoreErrorKind.TIMEOUT)
         if failed:
@@ -272,14 +294,14 @@ class RedisBatch:
             late = _fail(past, StoreErrorKind.TIMEOUT)
             call.has_timeouts = call.has_timeouts or late > 0
             failed += late
-            if call.gives_up_s <= min(now, last) and call.task is not None:
+            if call.gives_up_s <= last and call.task is not None:
                 call.is_abandoned = True
                 call.gives_up_s = math.inf
                 call.task.cancel()
         return failed
 
     def _next_due(self) -> float:
-        """Return the loop time of the next timer; infinite without entries and calls."""
+        """Return the earliest deadline; infinite without entries and calls."""
         waits = [(future, due) for _, future, due in self._queue]
         for call in self._batch_calls:
             waits += zip(call.futures, call.dues, strict=True)

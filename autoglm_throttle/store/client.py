@@ -236,6 +236,9 @@ def _client(
         }
 
     given = options(url.login) | {"max_connections": connections}
+    if is_async and url.topology != "cluster":
+        # The batch abandons a call by the running time of its loop: these would count a blocked loop, too.
+        given |= {"socket_connect_timeout": None, "socket_timeout": None}
     if url.topology == "cluster":
         nodes = [cluster.ClusterNode(host, port) for host, port in url.hosts]
         client = library.RedisCluster(startup_nodes=nodes, **given)

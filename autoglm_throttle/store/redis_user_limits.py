@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from asyncio import _get_running_loop as running_loop
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from autoglm_throttle.store.batch import RedisBatch
+from autoglm_throttle.store.batch import TICKS, RedisBatch
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.protocol import (
     VALUES,
@@ -22,7 +22,7 @@ from autoglm_throttle.store.script import LuaScript
 from autoglm_throttle.types import UserLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.client import AsyncClient
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PROBES: Final = 16
 
 _PROBE = (UserLimit("probe-1s", 1000, 1),)
+
+T = TypeVar("T")
 
 
 class RedisUserLimitStore:
@@ -167,14 +169,12 @@ class RedisUserLimitStore:
         ]
         settings = self.settings
         try:
-            async with asyncio.timeout(settings.redis_connect_s + settings.redis_deadline_s):
-                kind = await batch.script.ready(settings.redis_in_flight)
+            limit_s = settings.redis_connect_s + settings.redis_deadline_s
+            kind = await _within(limit_s, batch.script.ready(settings.redis_in_flight))
             if kind is not None:
                 return kind
-            async with asyncio.timeout(settings.redis_deadline_s):
-                replies = await batch.script(
-                    [self.protocol.encode([request]) for request in requests], lambda: True
-                )
+            calls = [self.protocol.encode([request]) for request in requests]
+            replies = await _within(settings.redis_deadline_s, batch.script(calls, lambda: True))
             results = [
                 reply if isinstance(reply, StoreErrorKind) else self.protocol.decode(reply, [request])[0]
                 for reply, request in zip(replies, requests, strict=True)
@@ -192,7 +192,7 @@ class RedisUserLimitStore:
 
         The charges after a rejection are only read. All have one deadline together.
         """
-        due = batch.loop.time() + batch.deadline_s
+        due = batch.running_time() + batch.deadline_s
         spent: list[tuple[WindowEntry, list[int]]] = []
         parts: dict[int, list[int]] = {}
         rejected = False
@@ -228,3 +228,15 @@ class RedisUserLimitStore:
                 units = sum(charge.units for charge in request.charges)
                 for place in range(1, len(answer), VALUES):
                     answer[place] += units
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of ``work``; a TimeoutError after so many seconds in which the loop was not late."""
+    task = asyncio.ensure_future(work)
+    try:
+        for _ in range(TICKS):
+            if (await asyncio.wait({task}, timeout=seconds / TICKS))[0]:
+                return task.result()
+        raise TimeoutError
+    finally:
+        task.cancel()

@@ -10,6 +10,8 @@ from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.batch import RedisBatch
 from autoglm_throttle.store.protocol import ScriptArguments, StoreErrorKind
 
+STEP_S = 0.002
+
 
 class Number:
     """An entry: what is asked, on so many keys."""
@@ -59,6 +61,7 @@ class Server:
 
     def __init__(self, *, cluster: bool) -> None:
         self.cluster = cluster
+        self.is_connected = True
         self.open: list[Call] = []
         self.seen: list[int] = []
         """Names in the order in which they were sent."""
@@ -68,6 +71,8 @@ class Server:
         self, calls: Sequence[ScriptArguments], wanted: Callable[[], bool]
     ) -> Sequence[object]:
         call = Call(calls, wanted)
+        if self.is_connected:
+            wanted()
         self.open.append(call)
         self.most_open = max(self.most_open, len(self.open))
         self.seen += [name for names in call.names for name in names]
@@ -92,6 +97,13 @@ class ManualLoop(asyncio.SelectorEventLoop):
         self.run_until_complete(passes(30))
 
     def move(self, seconds: float) -> None:
+        """Let time pass on a loop that is never late."""
+        end_s = self.now + seconds
+        while self.now < end_s:
+            self.now = min(end_s, self.now + STEP_S)
+            self.settle()
+
+    def stall(self, seconds: float) -> None:
         """Let time pass at once: whatever was due in it is that late."""
         self.now += seconds
         self.settle()

@@ -196,29 +196,35 @@ def test_local_decision_is_not_refunded() -> None:
         assert plant.batch.stats().late == 1
 
 
-def test_blocked_loop_grants_reply_ten_milliseconds() -> None:
+def test_blocked_loop_does_not_time_out_the_store() -> None:
     with Plant() as plant:
         (future,) = plant.together(Number(0))
-        plant.loop.move(0.3)
+        plant.loop.stall(0.3)
         assert not future.done()
         plant.answer_all()
         assert future.result() == [0]
         assert plant.reports == [None]
 
 
-def test_a_loop_that_was_blocked_gives_no_more_than_that() -> None:
-    with Plant() as plant:
-        (future,) = plant.together(Number(0))
-        plant.loop.move(0.3)
-        plant.loop.move(0.3)
-        assert future.result() is StoreErrorKind.TIMEOUT
+def test_connection_that_never_opens_is_given_up() -> None:
+    with Plant(redis_in_flight=1) as plant:
+        plant.server.is_connected = False
+        plant.together(Number(0))
+        for _ in range(9):
+            plant.loop.stall(0.3)
+        assert plant.reports == []
+        plant.loop.move(DEADLINE_S)
+        assert plant.reports == [StoreErrorKind.TIMEOUT]
+        plant.loop.move(StoreSettings().redis_connect_s - DEADLINE_S)
+        assert plant.server.open == []
+        assert plant.reports == [StoreErrorKind.TIMEOUT, StoreErrorKind.UNREACHABLE]
 
 
-def test_the_grace_is_given_anew_after_each_stall() -> None:
+def test_each_stall_extends_the_deadline() -> None:
     with Plant() as plant:
         for name in (0, 2, 4):
             (future,) = plant.together(Number(name))
-            plant.loop.move(0.3)
+            plant.loop.stall(0.3)
             assert not future.done()
             plant.answer_all()
             plant.loop.move(0.02)
@@ -250,7 +256,7 @@ def test_an_idle_batch_has_no_timer() -> None:
         plant.together(Number(0))
         plant.answer_all()
         plant.loop.move(DEADLINE_S)
-        assert plant.batch._timer_due_s == math.inf
+        assert plant.batch._next_tick_s == math.inf
 
 
 def test_a_trouble_goes_to_all_of_the_call_and_is_reported_once() -> None:

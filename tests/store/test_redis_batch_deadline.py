@@ -51,7 +51,7 @@ class TestWanted:
         with Plant() as plant:
             (future,) = plant.together(Number(0))
             (call,) = plant.server.open
-            plant.loop.move(0.3)
+            plant.loop.stall(0.3)
             assert call.wanted()
             call.answer()
             plant.loop.settle()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.batch import GRACE_S
+from autoglm_throttle.store.batch import GRAIN_S
 from autoglm_throttle.store.protocol import StoreErrorKind
 from tests.store.batches import Number, Plant
 
@@ -72,7 +72,7 @@ class Batches(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.004, 0.052, 0.3, 1.1]))
     def stall(self, seconds: float) -> None:
         """The loop itself is held up."""
-        self.plant.loop.move(seconds)
+        self.plant.loop.stall(seconds)
         self.stalled += seconds
 
     @rule()
@@ -101,7 +101,7 @@ class Batches(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_longer_than_the_deadline_and_what_the_loop_was_held_up(self) -> None:
         now = self.plant.loop.now - self.stalled
-        longest = DEADLINE_S + GRACE_S + 0.0015
+        longest = DEADLINE_S + GRAIN_S + 0.0015
         assert all(now - self.asked_at[name] < longest for name in self.waiting())
 
     @invariant()

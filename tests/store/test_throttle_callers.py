@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle import Decision, Demand, Permit
-from autoglm_throttle.store import batch
 from autoglm_throttle.store.health import HealthState
 from tests.store.checking_processes import Crowd
 from tests.store.descriptors import open_files
@@ -31,9 +30,8 @@ MANY = "1000/minute"
 
 @pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_makes_no_decision_local(
-    own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
+    own_server: RedisServer, redis_prefix: str
 ) -> None:
-    monkeypatch.setattr(batch, "GRACE_S", PATIENTLY["redis_deadline_s"])
     settings = {**PATIENTLY, "redis_read_s": HANG_S, "redis_connect_s": HANG_S}
     site = await connected(own_server.url, redis_prefix, f"{LIMIT}/hour", **settings)
     blocks = Jumps(asyncio.get_running_loop())

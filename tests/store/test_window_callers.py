@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle.store import batch
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from tests.store.checking_processes import Crowd
@@ -61,10 +60,7 @@ async def _all_given_back(window: RedisUserLimitStore, gone: list[int]) -> None:
 
 
 @pytest.mark.slow
-async def test_blocked_loop_is_no_store_error(
-    own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch, "GRACE_S", PATIENT_S)
+async def test_blocked_loop_is_no_store_error(own_server: RedisServer, redis_prefix: str) -> None:
     window = window_at(own_server.url, redis_prefix)
     assert await left(window, 0) == LIMIT - 1
     blocks = Jumps(asyncio.get_running_loop())
