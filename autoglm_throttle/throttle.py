@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 
@@ -35,9 +35,10 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
+    import autoglm_throttle.settings.values as v
     from autoglm_throttle.admission.control_loop import ControlLoop
     from autoglm_throttle.resilience.classify import Classify
-    from autoglm_throttle.resilience.fallback import Fallback
+    from autoglm_throttle.resilience.fallback import Dynamic, Fallback
     from autoglm_throttle.resilience.guard import Guard
     from autoglm_throttle.resilience.registry import Exceptions, GuardRegistry
 
@@ -180,53 +181,59 @@ class Throttle:
 
     # Guards
 
-    def guard(self, name: str) -> Guard:
+    def guard(self, name: str, **figures: Unpack[v.BreakerValues]) -> Guard:
         """Return the guard of calls to one dependency: ``async with throttle.guard("vector-db"):``.
 
         It also works without ``async``, as a decorator of functions, coroutines and generators, and directly
-        (`Guard.allow`). A name that was not registered with `feature` starts as core, with the settings
-        ``BREAKER_*`` and the table ``[guards.<name>]`` of ``CONFIG_FILE``.
+        (`Guard.allow`). A name that was not registered with `feature` starts as core, with its figures, the
+        table ``[guards.<name>]`` of ``CONFIG_FILE`` and the settings ``BREAKER_*``.
 
         Args:
             name: 1 to 200 printable characters. Do not use text from users: the number of guards is limited
                 (``breaker_max_names``), and calls under further names are not guarded.
+            figures: arguments of `BreakerSettings` for this breaker alone, ``guard("db", failures=3)``; the
+                same at each use, or at the first one only.
 
         Raises:
-            ConfigError: the name is not allowed.
+            ConfigError: the name or a figure is not allowed.
+            ValueError: the guard exists already with other figures.
         """
         guards = self._guards
-        return (guards if guards is not None else self._guard_registry()).guard(name)
+        return (guards if guards is not None else self._guard_registry()).guard(name, figures)
 
     def feature(  # noqa: PLR0913 - one argument for each property of a guard
         self,
         name: str,
         *,
         criticality: Criticality | CriticalityName | None = None,
-        fallback: Fallback | None = None,
+        fallback: Fallback | Dynamic | None = None,
         breaker: BreakerSettings | None = None,
         shed_above: float | None = None,
         classify: Classify | None = None,
         ignore: Exceptions = (),
         expected: Exceptions = (),
     ) -> Guard:
-        """Register a guard and its fallback under a name, before its first use.
+        """Register a guard and its fallback under a name, once. It may be guarding functions already.
 
         An argument that is None comes from ``[guards.<name>]``, then from ``BREAKER_*`` and ``DEGRADE_*``.
 
         Args:
             name: name of the guard.
             criticality: ``core``, never shed by load alone, or ``non_core``; default: core.
-            fallback: the answers after a rejection, after a failure, and under load.
-            breaker: settings of this breaker alone.
+            fallback: the answers after a rejection, after a failure, and under load; a function of the
+                `FallbackContext` stands for ``Fallback(dynamic=function)``.
+            breaker: settings of this breaker alone; only before the first use of the guard.
             shed_above: load, 0.01..1, above which the feature is shed, instead of ``DEGRADE_SHED_AT``; only
                 for a feature that is not core.
             classify: given the value or the exception of a call, returns its Outcome; None: the default.
+                Only before the first use of the guard.
             ignore: exceptions that say nothing about the dependency: a class or several.
             expected: exceptions that count as success, such as "not found".
 
         Raises:
             ConfigError: an argument is not allowed, or contradicts another or the settings.
-            ValueError: the guard is in use already.
+            ValueError: the name is registered already, or its guard is in use and ``breaker`` or ``classify``
+                is given; or ``fallback`` accepts no argument.
             TypeError: ``classify``, ``ignore``, ``expected`` or ``fallback`` has the wrong type.
         """
         return self._guard_registry().feature(

@@ -24,6 +24,9 @@ degraded_answers: ContextVar[list[DegradedAnswer] | None] = ContextVar(
     "autoglm_throttle_degraded_answers", default=None
 )
 
+# Computes the answer of a fallback; may be a coroutine function.
+Dynamic = Callable[[FallbackContext], Any]
+
 # Callback for each degraded answer: guard, kind of fallback, cause.
 DegradedCallback = Callable[[str, FallbackKind, str], None]
 
@@ -64,7 +67,7 @@ class Fallback:
 
     Cheaper, and correct if callers do not change it.
     """
-    dynamic: Callable[[FallbackContext], Any] | None = None
+    dynamic: Dynamic | None = None
     """Computes an answer; may be a coroutine function.
 
     Only a coroutine function has a time limit, and it works with asynchronous callers only. A plain function
@@ -99,6 +102,8 @@ class Fallback:
         for name, given in called.items():
             if given is not None and not callable(given):
                 yield f"{name} must be callable, is {given!r}"
+        if callable(self.dynamic) and not _accepts_context(self.dynamic):
+            yield "dynamic must accept one argument, the FallbackContext"
         if self.under_load and self.dynamic is None:
             yield "under_load needs dynamic"
         if self.shared_value and self.static is UNSET and not self.stale:
@@ -155,6 +160,16 @@ class Feature:
             yield f"shed_above must be above 0 and at most 1, is {above!r}"
         if above is not None and self.criticality is Criticality.CORE:
             yield "shed_above is for features that are not core: a core feature is never shed"
+
+
+def _accepts_context(fn: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # some functions written in C have no signature
+        return True
+    return True
 
 
 def is_function(kind: Callable[[object], bool], fn: object) -> bool:

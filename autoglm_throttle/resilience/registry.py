@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from autoglm_throttle import events
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.resilience.classify import Classify, OutcomeClassifier
 from autoglm_throttle.resilience.degradation import DegradationController
-from autoglm_throttle.resilience.fallback import Fallback, Feature, degraded_answers
+from autoglm_throttle.resilience.fallback import Dynamic, Fallback, Feature, degraded_answers
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.fleet_link import BreakerStore
 from autoglm_throttle.resilience.guard import Guard
@@ -106,6 +106,8 @@ class GuardRegistry:
         # Evicted guards that callers may still hold: a name must never have two breakers.
         self.evicted: weakref.WeakValueDictionary[str, GuardState] = weakref.WeakValueDictionary()
         self.registered: set[str] = set()  # names registered in code; their guards are never evicted
+        # Figures of guards as given at their uses: equal ones need no new check at each use.
+        self._figures: dict[str, Mapping[str, Any]] = {}
         self.listeners: list[TransitionListener] = []
         # The disabled guard for names above the maximum: an unprotected call is better than a failed one.
         self.unguarded: GuardState = GuardState(OTHERS, _DISABLED, clock=clock)
@@ -117,37 +119,47 @@ class GuardRegistry:
         if predecessor is not None:
             self._take_over(predecessor)
 
-    def guard(self, name: str) -> Guard:
-        """Return a handle on the guard of a name; the first call creates it with the defaults."""
+    def guard(self, name: str, figures: Mapping[str, Any] | None = None) -> Guard:
+        """Return a handle on the guard of a name; the first call creates it, with its figures."""
         circuit = self.guards.get(name)
-        return Guard(circuit if circuit is not None else self._get_or_create(name))
+        if circuit is None or (figures and self._figures.get(name) != figures):
+            circuit = self._get_or_create(name, figures or {})
+        return Guard(circuit)
 
     def feature(  # noqa: PLR0913 - one argument for each property of a guard
         self,
         name: str,
         *,
         criticality: Criticality | CriticalityName | None = None,
-        fallback: Fallback | None = None,
+        fallback: Fallback | Dynamic | None = None,
         breaker: BreakerSettings | None = None,
         shed_above: float | None = None,
         classify: Classify | None = None,
         ignore: Exceptions = (),
         expected: Exceptions = (),
     ) -> Guard:
-        """Register a feature under a name, before the first ``guard(name)``."""
+        """Register a feature under a name, once."""
         feature = self._feature(name, criticality, fallback, shed_above)
         settings = breaker_of(self._settings.guards, self._settings.breaker, name, breaker)
         classifier = OutcomeClassifier(
             classify=classify, ignore=_as_tuple(ignore), expected=_as_tuple(expected)
         )
         with self._lock:
-            if name in self.guards or name in self.evicted:
-                raise ValueError(
-                    f"the guard {name!r} exists already: register the feature before its first use"
-                )
-            self._ensure_capacity()
+            circuit = self._existing(name)
+            if circuit is None:
+                self._ensure_capacity()
+                circuit = self._add(feature, settings, classifier)
+            elif name in self.registered:
+                raise ValueError(f"the feature {name!r} is registered already")
+            elif breaker is not None or classify is not None:
+                # Functions that it guards already have both built in.
+                early = "give breaker and classify before its first use, or its figures to guard()"
+                raise ValueError(f"the guard {name!r} exists already: {early}")
+            else:
+                circuit.classifier = classifier
+                self._attach_feature(circuit, feature)
             self.registered.add(name)
-            return Guard(self._add(feature, settings, classifier))
+            return Guard(circuit)
 
     def add_listener(self, listener: TransitionListener) -> None:
         """Add a listener for changes of breakers."""
@@ -204,17 +216,29 @@ class GuardRegistry:
             if executor is not None:
                 self._attach_executor(circuit, executor.feature)
 
-    def _get_or_create(self, name: str) -> GuardState:
+    def _get_or_create(self, name: str, figures: Mapping[str, Any]) -> GuardState:
+        feature = self._feature(name, None, None, None)
+        own = BreakerSettings(**figures) if figures else None
+        settings = breaker_of(self._settings.guards, self._settings.breaker, name, own)
         with self._lock:
-            circuit = self.guards.get(name) or self.evicted.get(name)
+            circuit = self._existing(name)
             if circuit is None:
-                feature = self._feature(name, None, None, None)
-                settings = breaker_of(self._settings.guards, self._settings.breaker, name)
-                has_capacity = self._ensure_capacity()
-                return self._add(feature, settings, OutcomeClassifier()) if has_capacity else self.unguarded
-            if name not in self.guards and self._ensure_capacity():
-                self.guards[name] = self.evicted.pop(name)
+                if not self._ensure_capacity():
+                    return self.unguarded
+                circuit = self._add(feature, settings, OutcomeClassifier())
+            elif own is not None and circuit.settings != settings:
+                once = "give the same figures at each use, or at the first one only"
+                raise ValueError(f"the guard {name!r} exists already with other figures: {once}")
+            if figures and name in self.guards:
+                self._figures[name] = figures
             return circuit
+
+    def _existing(self, name: str) -> GuardState | None:
+        """Return the guard of a name, with its entry again if it was evicted."""
+        circuit = self.guards.get(name) or self.evicted.get(name)
+        if circuit is not None and name not in self.guards and self._ensure_capacity():
+            self.guards[name] = self.evicted.pop(name)
+        return circuit
 
     def _ensure_capacity(self) -> bool:
         """Ensure capacity for one more guard, by evicting an idle one; False: none could be evicted.
@@ -240,6 +264,7 @@ class GuardRegistry:
 
     def _evict(self, name: str) -> None:
         self.evicted[name] = self.guards.pop(name)
+        self._figures.pop(name, None)
         # Its transitions move to one shared name, so that totals never decrease.
         for state in BreakerState:
             count = self._transitions.pop((name, state), 0)
@@ -250,12 +275,14 @@ class GuardRegistry:
         self,
         name: str,
         criticality: Criticality | CriticalityName | None,
-        fallback: Fallback | None,
+        fallback: Fallback | Dynamic | None,
         shed_above: float | None,
     ) -> Feature:
         policy = self._settings.guards.get(_checked_name(name))
         if fallback is not None and not isinstance(fallback, Fallback):
-            raise TypeError(f"fallback must be a Fallback, not {fallback!r}")
+            if not callable(fallback) or isinstance(fallback, type):
+                raise TypeError(f"fallback must be a Fallback or a function, not {fallback!r}")
+            fallback = Fallback(dynamic=fallback)
         if policy is not None:
             criticality = policy.criticality if criticality is None else criticality
             shed_above = policy.shed_above if shed_above is None else shed_above
@@ -278,11 +305,14 @@ class GuardRegistry:
             store=self._store,
             on_transitions=self._on_transitions,
         )
-        if feature.fallback is not None or feature.criticality is not Criticality.CORE:
-            self._attach_executor(circuit, feature)
+        self._attach_feature(circuit, feature)
         if self._store is not None and self._is_started:
             self._store.start()
         return self.guards.setdefault(name, circuit)
+
+    def _attach_feature(self, circuit: GuardState, feature: Feature) -> None:
+        if feature.fallback is not None or feature.criticality is not Criticality.CORE:
+            self._attach_executor(circuit, feature)
 
     def _attach_executor(self, circuit: GuardState, feature: Feature) -> None:
         settings, policy = self._settings.degradation, self._settings.guards.get(feature.name)

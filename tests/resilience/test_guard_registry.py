@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -117,16 +118,94 @@ class TestFigures:
             throttle.feature("db", criticality="core", shed_above=0.5)
         with pytest.raises(ConfigError, match=r"guards\.db\.criticality: must be one of core, non_core"):
             throttle.feature("db", criticality="nope")  # type: ignore[arg-type]
-        nothing: Any = []
-        with pytest.raises(TypeError, match="fallback must be a Fallback"):
-            throttle.feature("db", fallback=nothing)
+        mistakes: list[Any] = [[], list]
+        for wrong in mistakes:
+            with pytest.raises(TypeError, match="fallback must be a Fallback or a function"):
+                throttle.feature("db", fallback=wrong)
+
+        def without_argument() -> str:
+            return "nothing"
+
+        mistakes = [without_argument]
+        with pytest.raises(ValueError, match="dynamic must accept one argument, the FallbackContext"):
+            throttle.feature("db", fallback=mistakes[0])
         throttle.feature("db")
 
-    def test_a_feature_comes_before_the_first_use_of_its_guard(self) -> None:
+    # FIELD section 3
+    def test_feature_registers_after_its_guard_was_used(self) -> None:
+        throttle = throttle_for_tests(breaker_failures=1)
+
+        @throttle.guard("db")
+        def search(item: str) -> str:
+            raise ConnectionError
+
+        throttle.feature("db", fallback=lambda context: f"none for {context.args[0]}")
+        assert (search("a"), search("b")) == ("none for a", "none for b")
+        assert throttle.guard("db").state() is BreakerState.OPEN
+        with pytest.raises(ValueError, match="registered already"):
+            throttle.feature("db")
+
+    # FIELD section 3
+    def test_late_feature_applies_its_exceptions(self) -> None:
+        throttle = throttle_for_tests(breaker_failures=1)
+        with throttle.guard("db"):
+            throttle.feature("db", ignore=KeyError)
+        with contextlib.suppress(KeyError), throttle.guard("db"):
+            raise KeyError
+        assert throttle.guard("db").state() is BreakerState.CLOSED
+
+    @pytest.mark.parametrize(
+        "late", [{"breaker": BreakerSettings(failures=2)}, {"classify": lambda value, raised: None}]
+    )
+    def test_what_guarded_functions_have_built_in_comes_first(self, late: dict[str, Any]) -> None:
         throttle = throttle_for_tests()
         throttle.guard("db")
-        with pytest.raises(ValueError, match="register the feature before its first use"):
-            throttle.feature("db", fallback=Fallback(static=None))
+        with pytest.raises(ValueError, match="give breaker and classify before its first use"):
+            throttle.feature("db", **late)
+
+    # FIELD section 3
+    def test_figures_can_be_given_where_the_guard_is_used(self) -> None:
+        throttle = throttle_for_tests(guards=[GuardPolicy("db", failures=4, open_s=8)])
+        for _ in range(3):
+            with contextlib.suppress(OSError), throttle.guard("db", failures=3):
+                raise OSError
+        assert throttle.guard("db").state() is BreakerState.OPEN
+        rejection = throttle.guard("db").rejection()
+        assert rejection is not None
+        assert rejection.retry_after_s == 8.0
+        assert throttle.guard("other").settings.failures == 5
+
+    def test_wrong_figures_of_a_guard_name_the_argument(self) -> None:
+        throttle = throttle_for_tests()
+        with pytest.raises(ConfigError, match="failures: must be a whole number from 1 to 10000"):
+            throttle.guard("db", failures=0)
+        misspelt: dict[str, Any] = {"failure": 3}
+        with pytest.raises(ConfigError, match=r"failure: .*failures"):
+            throttle.guard("db", **misspelt)
+        with pytest.raises(ConfigError, match=r"guards\.db\.open_max_s: must be at least BREAKER_OPEN_S"):
+            throttle.guard("db", open_max_s=5)
+        assert throttle.guard("db", failures=3).settings.failures == 3
+
+    def test_one_guard_has_one_set_of_figures(self) -> None:
+        throttle = throttle_for_tests()
+        first = throttle.guard("db", failures=3, open_s="8s")
+        assert throttle.guard("db", open_s=8, failures=3).circuit is first.circuit
+        assert throttle.guard("db").circuit is first.circuit
+        with pytest.raises(ValueError, match="'db' exists already with other figures"):
+            throttle.guard("db", failures=4)
+        throttle.feature("related", breaker=BreakerSettings(failures=2))
+        assert throttle.guard("related", failures=2).settings.failures == 2
+        with pytest.raises(ValueError, match="'related' exists already with other figures"):
+            throttle.guard("related", failures=3)
+
+    def test_guards_with_figures_are_evicted_like_others(self) -> None:
+        throttle = throttle_for_tests(breaker_max_names=2)
+        for number in range(5):
+            throttle.guard(f"tenant {number}", failures=3)
+        view = throttle.snapshot().guards
+        assert view is not None
+        assert len(view.breakers) == 2
+        assert throttle.guard("tenant 0", failures=2).settings.failures == 2
 
 
 class TestRegistry:

@@ -205,7 +205,7 @@ def test_configuration_in_code_holds_in_the_child() -> None:
         raise KeyError("not counted")
 
     def report(registry: GuardRegistry) -> object:
-        with pytest.raises(ValueError, match="exists already"):
+        with pytest.raises(ValueError, match="registered already"):
             registry.feature("related")
         process.degradable = 0
         registry.guard("plain")
