@@ -176,20 +176,22 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
 
     Args:
         connection: the request or the websocket; Starlette gives it.
-        error: the `GuardRejected`; Starlette gives it.
+        error: the `GuardRejected`, or a client's exception caused by one, such as openai's
+            ``APIConnectionError``; Starlette gives it, and any other error is raised again.
 
     Returns:
         The response; None for a websocket, which is closed.
     """
-    if not isinstance(error, GuardRejected):
+    rejected = GuardRejected.find(error)
+    if rejected is None:
         raise error
     permits: dict[Throttle, object] = connection.scope.get(MARKER) or {}
     for held in permits.values():
         if isinstance(held, Permit) and not held.settled:
             held.settle(Outcome.NEUTRAL)
     # The rejection is ours: the breaker around the app must not count it.
-    attribute_to_throttle(connection.scope, error.rejection.cause)
-    decision = rejected_by(error.rejection)
+    attribute_to_throttle(connection.scope, rejected.rejection.cause)
+    decision = rejected_by(rejected.rejection)
     if isinstance(connection, WebSocket):
         await connection.close(TRY_AGAIN_LATER, close_reason(decision))
         return None

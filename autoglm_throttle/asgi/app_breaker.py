@@ -190,12 +190,13 @@ class AppBreaker:
         outcome = observer.on_exception(error)
         if responder is not None and await responder.replaces(error, outcome):
             return True
-        if observer.started or not isinstance(error, GuardRejected):
+        rejected = GuardRejected.find(error)
+        if observer.started or rejected is None:
             return False
         # The inner guard's rejection is no evidence about this app: settle before sending it.
         settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
-        decision = rejected_by(error.rejection)
-        await self._send_rejection(scope, observer.forward, decision, error.rejection.cause)
+        decision = rejected_by(rejected.rejection)
+        await self._send_rejection(scope, observer.forward, decision, rejected.rejection.cause)
         return True
 
     async def _reject(self, rejection: GuardRejection, scope: Scope, receive: Receive, send: Send) -> None:

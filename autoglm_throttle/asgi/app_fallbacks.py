@@ -199,8 +199,9 @@ async def send_answer(answer: HttpAnswer, scope: Scope, send: Send) -> None:
 
 def _cause(error: Exception | None, outcome: Outcome | None) -> str:
     """Return the cause of a fallback; empty if no fallback may answer this error."""
-    if isinstance(error, GuardRejected):
-        return error.rejection.cause.value
+    rejected = GuardRejected.find(error)
+    if rejected is not None:
+        return rejected.rejection.cause.value
     if isinstance(error, Rejected):
         return LOAD if error.decision.reason in REPLACEABLE else ""
     return ERROR if outcome is Outcome.FAILURE else ""

@@ -46,7 +46,7 @@ class FastPath:
     """Flags and counters of one guard for calls without a lock; decorated functions hold it."""
 
     __slots__ = (
-        *("calls", "is_direct", "is_synced", "is_untimed", "open_rejections", "permit"),
+        *("calls", "is_direct", "is_synced", "is_untimed", "noop_permit", "open_rejections", "permit"),
         *("shared_permit", "success_is_noop"),
     )
 
@@ -56,6 +56,7 @@ class FastPath:
         # `shared_permit` if no check is needed (closed, enforcing, ``max_in_flight`` unset), else None.
         self.permit: GuardPermit | None = None
         self.success_is_noop: bool = False  # whether recording a success for `permit` would change nothing
+        self.noop_permit: GuardPermit | None = None  # `permit` if so, else None
         # Whether a block needs no clock.
         self.is_untimed: bool = settings.slow_call_s is None and settings.timeout_s is None
         self.is_synced: bool = False  # whether the fleet's first state is known, or not needed
@@ -299,7 +300,7 @@ class Breaker:
         failed = outcome is Outcome.FAILURE or (slow and self.settings.slow_is is SlowCallMode.FAILURE)
         event = self._stats.record(failed, slow, now)
         if event is None:
-            self.fast.success_is_noop = self._stats.success_is_noop
+            self._update_noop()
         else:
             self._transition(event, now)
 
@@ -322,9 +323,14 @@ class Breaker:
         self.slots.clear()
         machine, fast = self.machine, self.fast
         fast.shared_permit = GuardPermit(machine.generation)
-        fast.success_is_noop = self._stats.success_is_noop
         needs_no_check = not machine.metrics_only and self._max_in_flight is _UNBOUNDED
         fast.permit = fast.shared_permit if machine.state is _CLOSED and needs_no_check else None
+        self._update_noop()
+
+    def _update_noop(self) -> None:
+        fast = self.fast
+        fast.success_is_noop = self._stats.success_is_noop
+        fast.noop_permit = fast.permit if fast.success_is_noop else None
 
     def _open_rejection(self, now: float) -> GuardRejection:
         machine = self.machine

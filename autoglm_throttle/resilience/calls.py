@@ -8,6 +8,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final
 
+from autoglm_throttle.resilience.classify import STATUSLESS, value_outcome
 from autoglm_throttle.resilience.fallback import UNSET
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejected, GuardRejection, Outcome
@@ -80,7 +81,7 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     if hasattr(type(value), "__await__"):
         return GuardedAttempt(value=wrap_awaitable(circuit, permit, value, begun_s), outcome=_NEUTRAL)
     # Fast path without a lock: the success changes nothing and the state has not changed.
-    if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
+    if circuit.value_is_success and fast.noop_permit is permit and _is_success(value):
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
 
@@ -112,9 +113,13 @@ async def attempt_async(
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
-    if circuit.value_is_success and fast.success_is_noop and fast.permit is permit:
+    if circuit.value_is_success and fast.noop_permit is permit and _is_success(value):
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
+
+
+def _is_success(value: object) -> bool:
+    return type(value) in STATUSLESS or value_outcome(value) is _SUCCESS
 
 
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
@@ -147,9 +152,11 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
         except BaseException as error:
             circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
-        if hasattr(type(value), "__await__"):
+        is_plain = type(value) in STATUSLESS  # Neither an awaitable nor a response
+        if not is_plain and hasattr(type(value), "__await__"):
             return wrap_awaitable(circuit, permit, value, begun_s)
-        if not (value_is_success and fast.success_is_noop and fast.permit is permit):
+        is_noop = value_is_success and fast.noop_permit is permit
+        if not (is_noop and (is_plain or value_outcome(value) is _SUCCESS)):
             circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value
 
@@ -161,9 +168,11 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
     fast, clock = circuit.fast, circuit.clock
     value_is_success, is_timed = circuit.value_is_success, circuit.slow_call_s is not None
     limit_s, not_answered = circuit.timeout_s, f"{circuit.name} has not answered"
+    statusless: type = type(None)  # The newest of `STATUSLESS` returned: a set takes longer than ``is``
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        nonlocal statusless
         permit = fast.permit
         if permit is None or not fast.is_direct:
             executor = circuit.executor
@@ -181,8 +190,13 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
         except BaseException as error:
             circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
-        if not (value_is_success and fast.success_is_noop and fast.permit is permit):
-            circuit.settle(permit, value, raised=False, begun_s=begun_s)
+        if value_is_success and fast.noop_permit is permit:
+            if type(value) is statusless:
+                return value
+            if _is_success(value):
+                statusless = type(value) if type(value) in STATUSLESS else statusless
+                return value
+        circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value
 
     return guarded

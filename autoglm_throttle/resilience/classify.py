@@ -18,8 +18,14 @@ CALLER_ERRORS: Final = {
     *("StreamError", "TooManyRedirects", "UnsupportedProtocol"),
 }
 
-# Statuses that count as errors (RFC 5861 section 4). 501 and 505 report missing features of the server.
-FAILING_STATUSES: Final = frozenset({500, 502, 503, 504})
+# Statuses of a failing server, with those of proxies and clouds (520..530). 501 and 505 report missing
+# features of the server.
+FAILING_STATUSES: Final = frozenset(range(500, 600)) - {501, 505}
+
+# Types of returned values that cannot carry a status; values of other types are examined.
+STATUSLESS: Final = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset}
+)
 
 # Characters kept of a failure's text: enough to identify it, too few for a response body.
 FAILURE_TEXT_MAX_CHARS: Final = 200
@@ -44,16 +50,19 @@ class OutcomeClassifier:
                 if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                     raise TypeError(f"{name} must hold exception classes, not {kind!r}")
 
-    def classify_result(self, result: object, *, raised: bool, default: Outcome = Outcome.SUCCESS) -> Outcome:
-        """Classify one result; ``default``: outcome of a returned value that ``classify`` leaves open."""
+    def classify_result(self, result: object, *, raised: bool, default: Outcome | None = None) -> Outcome:
+        """Classify one result.
+
+        ``default`` is the outcome of a returned value that ``classify`` leaves open; None: by its status.
+        """
         if raised and isinstance(result, BaseException):
             return self._error_outcome(result)
         answer = self._user_outcome(result)
-        return default if answer is None else answer
+        return answer or default or value_outcome(result)
 
     def _error_outcome(self, error: BaseException) -> Outcome:
         # Cancellation and the rejection of a nested guard say nothing about this dependency.
-        if not isinstance(error, Exception) or isinstance(error, GuardRejected):
+        if not isinstance(error, Exception) or GuardRejected.find(error) is not None:
             return Outcome.NEUTRAL
         answer = self._user_outcome(error)
         if answer is not None:
@@ -79,16 +88,29 @@ def _default_outcome(error: Exception) -> Outcome:
     for base in type(error).__mro__:
         if base.__name__ in CALLER_ERRORS and base.__module__.partition(".")[0] == "httpx":
             return Outcome.NEUTRAL
-    # `status_code` of openai and starlette, `status` of aiohttp, `response.status_code` of httpx and others.
     try:
-        sources = (error, "status_code"), (error, "status"), (getattr(error, "response", None), "status_code")
-        for holder, name in sources:
-            status = getattr(holder, name, None)
-            if isinstance(status, int) and 400 <= status <= 599:
-                return status_outcome(int(status))
+        status = error_status(error) or error_status(getattr(error, "response", None))
     except Exception:  # noqa: BLE001 - properties of a user's exception may raise
-        return Outcome.FAILURE
-    return Outcome.FAILURE
+        status = None
+    return Outcome.FAILURE if status is None else status_outcome(status)
+
+
+def value_outcome(value: object) -> Outcome:
+    """Classify a returned value: by its HTTP status if it is a response, else as a success."""
+    try:
+        status = error_status(value)
+    except Exception:  # noqa: BLE001 - properties of a user's value may raise
+        status = None
+    return Outcome.SUCCESS if status is None else status_outcome(status)
+
+
+def error_status(holder: object) -> int | None:
+    """Return the HTTP status, 400..599, of an exception or a response; None: it has no such status.
+
+    ``status_code`` is that of openai, starlette, requests and httpx, ``status`` that of aiohttp and urllib3.
+    """
+    status = getattr(holder, "status_code", None) or getattr(holder, "status", None)
+    return int(status) if isinstance(status, int) and 400 <= status <= 599 else None
 
 
 def failure_text(failure: BaseException | str) -> str:

@@ -293,8 +293,9 @@ class FeatureExecutor:
         if attempted.rejection is not None:
             error = call.rejected(attempted.rejection)
             attempted = GuardedAttempt(error=error)
-        if isinstance(error, GuardRejected):
-            cause = error.rejection.cause.value
+        rejected = GuardRejected.find(error)
+        if rejected is not None:
+            cause = rejected.rejection.cause.value
         elif attempted.outcome is Outcome.FAILURE and (error is not None or call.replaces_values):
             cause = ERROR
         else:

@@ -89,7 +89,7 @@ class Guard:
     ) -> None:
         permit, fast = self._permit, self.circuit.fast
         self._permit = _USED_PERMIT
-        needs_settling = permit is None or fast.permit is not permit or not fast.success_is_noop
+        needs_settling = permit is None or fast.noop_permit is not permit
         if needs_settling or error is not None or not fast.is_untimed:
             self._settle_block(permit, error)
 
@@ -119,7 +119,7 @@ class Guard:
     ) -> None:
         permit, fast = self._permit, self.circuit.fast
         self._permit = _USED_PERMIT
-        needs_settling = permit is None or fast.permit is not permit or not fast.success_is_noop
+        needs_settling = permit is None or fast.noop_permit is not permit
         if needs_settling or error is not None or not fast.is_untimed:
             ended = error
             if self._limit is not None and permit is not None:

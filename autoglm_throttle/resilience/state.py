@@ -11,7 +11,13 @@ from autoglm_throttle._runtime.fork import keep_parent_part
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.resilience.breaker import Breaker, FastPath
-from autoglm_throttle.resilience.classify import OutcomeClassifier, apply_slow_limit, failure_text
+from autoglm_throttle.resilience.classify import (
+    OutcomeClassifier,
+    apply_slow_limit,
+    error_status,
+    failure_text,
+    value_outcome,
+)
 from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
 from autoglm_throttle.resilience.fallback import Feature
 from autoglm_throttle.resilience.fleet_link import BreakerStore, FleetLink
@@ -308,7 +314,7 @@ class GuardState:
         """Record the outcome of a call. Never waits and never raises."""
         fast = self.fast
         # The usual case: a success changes nothing, so it needs no lock.
-        if outcome is _SUCCESS and fast.success_is_noop and fast.permit is permit:
+        if outcome is _SUCCESS and fast.noop_permit is permit:
             return
         failure_note = failure_text(error) if outcome is Outcome.FAILURE and error is not None else ""
         self.breaker.record(permit, outcome, failure_note)
@@ -319,25 +325,21 @@ class GuardState:
         """Classify the result of a call and record it; without ``begun_s`` it cannot be slow."""
         slow_s = self.slow_call_s
         elapsed_s = 0.0 if slow_s is None or begun_s is None else self.clock() - begun_s
-        if not raised and self.classifier.classify is None:
-            outcome = apply_slow_limit(_SUCCESS, elapsed_s, slow_s)
-            self.record(permit, outcome)
-            return outcome
         outcome = Outcome.NEUTRAL
         try:
             outcome = apply_slow_limit(self.outcome_of(result, raised=raised), elapsed_s, slow_s)
         finally:
-            self.record(permit, outcome, result if raised and isinstance(result, BaseException) else None)
+            self.record(permit, outcome, _failure_of(result, outcome, raised=raised))
         return outcome
 
     def start_time(self) -> float:
         """Return monotonic seconds if the duration of a call matters, else 0."""
         return 0.0 if self.slow_call_s is None else self.clock()
 
-    def outcome_of(self, result: object, *, raised: bool, default: Outcome = _SUCCESS) -> Outcome:
+    def outcome_of(self, result: object, *, raised: bool, default: Outcome | None = None) -> Outcome:
         """Classify the result of a call; neutral if the classifier raises, which is logged and counted."""
         if not raised and self.classifier.classify is None:
-            return default
+            return default or value_outcome(result)
         try:
             return self.classifier.classify_result(result, raised=raised, default=default)
         except Exception as error:  # noqa: BLE001 - a faulty classifier must not fail the call
@@ -383,6 +385,14 @@ class GuardState:
     def adopt(self, remote: RemoteBreakerState) -> None:
         """Apply a newer state of the fleet."""
         self.breaker.apply(partial(self.breaker.core.adopt, remote), is_local=False)
+
+
+def _failure_of(result: object, outcome: Outcome, *, raised: bool) -> BaseException | str | None:
+    """Return the failure to record: the exception, or the status of a returned response."""
+    if raised or outcome is not Outcome.FAILURE:
+        return result if isinstance(result, BaseException) else None
+    status = error_status(result)
+    return None if status is None else f"HTTP {status}"
 
 
 def require_permit(answer: GuardPermit | GuardRejection) -> GuardPermit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from autoglm_throttle.types.errors import ThrottleError
@@ -163,11 +164,40 @@ class GuardRejected(ThrottleError):
         """Type and text of the newest failure."""
         return self._rejection.last_failure
 
+    @staticmethod
+    def find(error: BaseException | None) -> GuardRejected | None:
+        """Return the rejection that an exception reports: itself, its cause, or a cause further back.
+
+        A client's library wraps it: openai in an ``APIConnectionError``, requests without ``from``. A
+        rejection that was being handled when the failing call began is no cause of it.
+        """
+        seen: list[BaseException] = []
+        trace = None if error is None or error.__traceback__ is None else error.__traceback__.tb_next
+        while error is not None and error not in seen:
+            if isinstance(error, GuardRejected):
+                return error
+            seen.append(error)
+            cause = error.__cause__
+            if cause is None and not error.__suppress_context__ and _is_caught_in(trace, error.__context__):
+                cause = error.__context__
+            error, trace = cause, None if cause is None else cause.__traceback__
+        return None
+
     def __str__(self) -> str:
         rejection = self.rejection
         after = f", try again in {rejection.retry_after_s:.1f} s" if rejection.retry_after_s else ""
         last = f", last failure {rejection.last_failure}" if rejection.last_failure else ""
         return f"{rejection.name} is {rejection.state} ({rejection.cause}){after}{last}"
+
+
+def _is_caught_in(trace: TracebackType | None, error: BaseException | None) -> bool:
+    # Whether the frame that caught the exception is one of the trace, so that it was raised in the same call.
+    caught = None if error is None else error.__traceback__
+    while caught is not None and trace is not None:
+        if trace.tb_frame is caught.tb_frame:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,15 @@ from tests.asgi.run_app import connect
 from tests.fastapi.test_fastapi_limit import client
 
 
+class ClientError(Exception):
+    """The exception of a client's library."""
+
+
 def service(*, handled: bool = True) -> FastAPI:
     app = FastAPI()
     if handled:
         app.add_exception_handler(GuardRejected, guard_rejected)
+        app.add_exception_handler(ClientError, guard_rejected)
 
     @app.get("/answer")
     async def answer() -> str:
@@ -34,6 +39,10 @@ def service(*, handled: bool = True) -> FastAPI:
     @app.get("/thread")
     def thread() -> str:
         raise REFUSED
+
+    @app.get("/wrapped")
+    async def wrapped_by_a_client() -> str:
+        raise ClientError("as openai raises it") from REFUSED
 
     @app.get("/fails")
     async def fails() -> str:
@@ -70,7 +79,7 @@ ATTACH = [added, wrapped, mounted]
 Attach = Callable[[ManualThrottle, FastAPI], Any]
 
 
-@pytest.mark.parametrize("path", ["/answer", "/thread"])
+@pytest.mark.parametrize("path", ["/answer", "/thread", "/wrapped"])  # FIELD 27
 @pytest.mark.parametrize("attach", ATTACH)
 async def test_rejected_guard_is_503_and_opens_nothing(attach: Attach, path: str) -> None:
     throttle = limits()
@@ -91,6 +100,7 @@ async def test_an_app_that_adds_the_middleware_needs_no_handler() -> None:
     throttle = limits()
     async with client(added(throttle, service(handled=False))) as caller:
         assert_shed(await caller.get("/answer"), "breaker")
+        assert_shed(await caller.get("/wrapped"), "breaker")
 
 
 @pytest.mark.parametrize("attach", ATTACH)

@@ -51,6 +51,7 @@ pytestmark = [
         (503, FAILURE),
         (504, FAILURE),
         (505, SUCCESS),
+        *((code, FAILURE) for code in (506, 507, 511, *range(520, 531), 599)),  # FIELD 26
     ],
 )
 def test_each_status(face: str, code: int, outcome: Outcome) -> None:
