@@ -122,6 +122,10 @@ def _is_success(value: object) -> bool:
     return type(value) in STATUSLESS or value_outcome(value) is _SUCCESS
 
 
+def _statusless_type(value: object) -> type:
+    return type(value) if type(value) in STATUSLESS else type(None)
+
+
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
     """Await, or raise TimeoutError after the limit; a cancellation from outside stays one."""
     import anyio
@@ -193,8 +197,8 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
         if value_is_success and fast.noop_permit is permit:
             if type(value) is statusless:
                 return value
-            if _is_success(value):
-                statusless = type(value) if type(value) in STATUSLESS else statusless
+            statusless = _statusless_type(value)
+            if value_outcome(value) is _SUCCESS:
                 return value
         circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value

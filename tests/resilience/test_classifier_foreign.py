@@ -80,9 +80,8 @@ def called_by_httpx_async(throttle: ManualThrottle, url: str) -> int:
 
 def called_by_aiohttp(throttle: ManualThrottle, url: str) -> int:
     async def get() -> int:
-        async with aiohttp.ClientSession() as session:
-            async with throttle.guard("db")(session.get)(url) as response:
-                return response.status
+        async with aiohttp.ClientSession() as session, throttle.guard("db")(session.get)(url) as response:
+            return response.status
 
     return asyncio.run(get())
 
