@@ -8,6 +8,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final
 
+from autoglm_throttle.resilience.breaker import FastPath
 from autoglm_throttle.resilience.classify import STATUSLESS, value_outcome
 from autoglm_throttle.resilience.fallback import UNSET
 from autoglm_throttle.resilience.state import GuardState
@@ -81,7 +82,7 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     if hasattr(type(value), "__await__"):
         return GuardedAttempt(value=wrap_awaitable(circuit, permit, value, begun_s), outcome=_NEUTRAL)
     # Fast path without a lock: the success changes nothing and the state has not changed.
-    if circuit.value_is_success and fast.noop_permit is permit and _is_success(value):
+    if circuit.value_is_success and fast.noop_permit is permit and _is_success(fast, value):
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
 
@@ -113,17 +114,16 @@ async def attempt_async(
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
-    if circuit.value_is_success and fast.noop_permit is permit and _is_success(value):
+    if circuit.value_is_success and fast.noop_permit is permit and _is_success(fast, value):
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
 
 
-def _is_success(value: object) -> bool:
-    return type(value) in STATUSLESS or value_outcome(value) is _SUCCESS
-
-
-def _statusless_type(value: object) -> type:
-    return type(value) if type(value) in STATUSLESS else type(None)
+def _is_success(fast: FastPath, value: object) -> bool:
+    if type(value) not in STATUSLESS:
+        return value_outcome(value) is _SUCCESS
+    fast.statusless = type(value)
+    return True
 
 
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
@@ -156,7 +156,7 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
         except BaseException as error:
             circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
-        is_plain = type(value) in STATUSLESS  # Neither an awaitable nor a response
+        is_plain = type(value) is fast.statusless or type(value) in STATUSLESS
         if not is_plain and hasattr(type(value), "__await__"):
             return wrap_awaitable(circuit, permit, value, begun_s)
         is_noop = value_is_success and fast.noop_permit is permit
@@ -172,11 +172,9 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
     fast, clock = circuit.fast, circuit.clock
     value_is_success, is_timed = circuit.value_is_success, circuit.slow_call_s is not None
     limit_s, not_answered = circuit.timeout_s, f"{circuit.name} has not answered"
-    statusless: type = type(None)  # The newest of `STATUSLESS` returned: a set takes longer than ``is``
 
     @wraps(fn)
     async def guarded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        nonlocal statusless
         permit = fast.permit
         if permit is None or not fast.is_direct:
             executor = circuit.executor
@@ -194,13 +192,9 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
         except BaseException as error:
             circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
-        if value_is_success and fast.noop_permit is permit:
-            if type(value) is statusless:
-                return value
-            statusless = _statusless_type(value)
-            if value_outcome(value) is _SUCCESS:
-                return value
-        circuit.settle(permit, value, raised=False, begun_s=begun_s)
+        is_noop = value_is_success and fast.noop_permit is permit
+        if not (is_noop and (type(value) is fast.statusless or _is_success(fast, value))):
+            circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value
 
     return guarded
