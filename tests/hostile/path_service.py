@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,16 +17,15 @@ from autoglm_throttle.settings import RoutePolicy
 
 POLICY, MARK, DEFAULT, FREE = 2.0, 3.0, 1.0, 0.0
 
-calls = 0
-charged = 0.0
+done = Counter[str]()
+"""Calls of endpoints, and the units that were charged for them."""
 
 
 def report(name: str, scope: Any) -> dict[str, Any]:
     """Name the endpoint, the path it got, and its charge; an exempt request has no permit."""
-    global calls, charged
     permit = permit_of(scope)
     cost = FREE if permit is None else permit.demand.cost
-    calls, charged = calls + 1, charged + cost
+    done.update(calls=1, charged=int(cost))
     return {"endpoint": name, "path": scope["path"], "method": scope.get("method"), "cost": cost}
 
 
@@ -66,8 +66,8 @@ async def state(request: Request) -> Response:
     counted = throttle.snapshot()
     return JSONResponse(
         {
-            "calls": calls,
-            "charged": charged,
+            "calls": done["calls"],
+            "charged": done["charged"],
             "counted": sum(counted.requests.values()) + counted.exempt,
             "active": sum(counted.active.values()),
             "malformed": counted.oddities.get("malformed_scope", 0),
