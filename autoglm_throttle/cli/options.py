@@ -310,7 +310,8 @@ RUN_GROUPS: Final[OptionGroups] = {  # The options that ``load`` and ``replay`` 
 RUN_STATUSES: Final = """\
 exit status:
   0    all objectives hold; without objectives, a request succeeded
-  1    an objective (or --check) failed; without one, no request succeeded or the service went down
+  1    an objective (or --check) failed; without one, no request succeeded or the service went down;
+       over 95 % were not served, most of them rejected, and no objective is on limited, shed or goodput
   2    the run could not start, or a file could not be written
   3    the run is not valid: the generator or the machine was too slow
   130  stopped by Ctrl-C; the report is written

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Literal
 
 from autoglm_throttle.traffic.report.schema import Part
+from autoglm_throttle.traffic.report.verdict import rejects_nearly_all
 
 CONTROL = "control"
 """Name of the control row."""
@@ -35,16 +36,24 @@ class Point:
     p99_s: float | None
     """The p99 of served requests; None: no request was served."""
     error_ratio: float | None
+    rejects_nearly_all: bool = False
+    """Whether it served nearly nothing, by the rule of reports: that is no pass."""
 
     @classmethod
     def of(cls, tally: Part) -> Point:
-        """Read the three numbers from a tally of a report."""
-        return cls(tally["done_ratio"], tally["response"]["p99_s"], tally["error_ratio"])
+        """Read the numbers from a tally of a report."""
+        p99_s, nearly_all = tally["response"]["p99_s"], rejects_nearly_all(tally)
+        return cls(tally["done_ratio"], p99_s, tally["error_ratio"], nearly_all)
 
     @property
     def passes(self) -> bool:
-        """Whether all three bounds hold; a missing number fails."""
-        if self.done_ratio is None or self.p99_s is None or self.error_ratio is None:
+        """Whether all bounds hold; a missing number fails, and so does a row that rejects nearly all."""
+        if (
+            self.done_ratio is None
+            or self.p99_s is None
+            or self.error_ratio is None
+            or self.rejects_nearly_all
+        ):
             return False
         return self.done_ratio >= DONE and self.p99_s < P99_S and self.error_ratio < ERRORS
 

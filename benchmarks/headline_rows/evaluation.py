@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from autoglm_throttle.traffic.report.verdict import rejects_nearly_all
 from benchmarks.headline_rows import control
 from benchmarks.headline_rows.cases import BURST_S, OURS, RATES_RPS, ROWS, Case, Scale
 from benchmarks.shared.bars import Bar
@@ -36,7 +37,9 @@ def points(rounds: Sequence[Round], level: str) -> list[dict[str, control.Point]
 
 
 def _point(figures: Mapping[str, Any]) -> control.Point:
-    return control.Point(figures["done_ratio"], figures["p99_s"], figures["error_ratio"])
+    classes = {"ok": figures["served"], "degraded": 0, "limited": figures["limited"], "shed": figures["shed"]}
+    nearly_all = rejects_nearly_all({"classes": classes, "planned": figures["planned"], "unsent": 0})
+    return control.Point(figures["done_ratio"], figures["p99_s"], figures["error_ratio"], nearly_all)
 
 
 def rows(rounds: Sequence[Round], scale: Scale) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ def rounds(*letters: str) -> list[Round]:
         (Point(None, 0.1, 0.0), False),
         (Point(1.0, None, 0.0), False),
         (Point(1.0, 0.1, None), False),
+        (Point(1.0, 0.1, 0.0, rejects_nearly_all=True), False),  # FIELD.md, row 35
     ],
 )
 def test_a_row_passes_a_round_within_all_three_bounds(point: Point, passes: bool) -> None:

@@ -12,7 +12,12 @@ from autoglm_throttle.traffic.histogram import Histogram
 from autoglm_throttle.traffic.report.objectives import Objectives
 from autoglm_throttle.traffic.report.schema import KIND, SCHEMA, Document, Part
 from autoglm_throttle.traffic.report.tally import seconds, tally, times
-from autoglm_throttle.traffic.report.verdict import caveats, describe_total_failure, verdict
+from autoglm_throttle.traffic.report.verdict import (
+    caveats,
+    describe_total_failure,
+    rejects_nearly_all,
+    verdict,
+)
 from autoglm_throttle.traffic.results import Result, Tally, tallies
 from autoglm_throttle.types import Priority
 
@@ -78,6 +83,7 @@ def make(result: Result, run_info: RunInfo) -> Document:
             [*run_info.caveats, *caveats(generator, plan.duration_s)],
             aborted=result.aborted,
             failure=describe_total_failure(sums["totals"], log.results),
+            rejected=rejects_nearly_all(sums["totals"]),
         ),
         **sums,
         "seconds": seconds(plan, log),

@@ -9,9 +9,9 @@ from autoglm_throttle.traffic.report.schema import Part
 from autoglm_throttle.traffic.report.tally import percentile
 from autoglm_throttle.traffic.request_log import UNSENT, RequestResult
 
-# Exit statuses. Without objectives a run passes if a request succeeded, and fails if none did or the service
-# went down. A run is not valid if the generator or the machine was too slow to measure the service. 130 is
-# Ctrl-C in shells.
+# Exit statuses. Without objectives a run fails if no request succeeded, nearly all were rejected, or the
+# service went down. A run is not valid if the generator or the machine was too slow to measure the service.
+# 130 is Ctrl-C in shells.
 PASSED, FAILED, NOT_VALID, INTERRUPTED = 0, 1, 3, 130
 
 LAG_P99_S = 0.010  # Above this lag, the load differs from the planned one; ten times the tick
@@ -21,6 +21,13 @@ LAG_P99_S = 0.010  # Above this lag, the load differs from the planned one; ten 
 OVERRUN, OVERRUN_S = 0.01, 0.050
 
 CPU_SHARE = 0.95  # Share of one core; above it the run measured the generator itself
+
+# Share of requests that a run with rejections must serve, unless an objective is on them: a limiter at twenty
+# times its capacity serves as many.
+MIN_SERVED = 0.05
+# Prefixes of objectives on rejections; ``--check`` compares them with a recording.
+ON_REJECTIONS = ("limited", "shed", "goodput", "rejection", "--check")
+
 UNANSWERED = frozenset(  # Results of requests that a service no longer accepts
     (RequestResult.CONNECTION, RequestResult.TIMEOUT, RequestResult.UNANSWERED, RequestResult.DROPPED)
 )
@@ -68,6 +75,13 @@ def _lag_s(lag: Part) -> float:
     return p99_s if second_s is None else min(p99_s, second_s)
 
 
+def rejects_nearly_all(totals: Part) -> bool:
+    """Whether less than `MIN_SERVED` of the requests were served, and more than half were rejected."""
+    classes, sent = totals["classes"], totals["planned"] - totals["unsent"]
+    is_rejected = classes["limited"] + classes["shed"] > sent / 2
+    return bool(is_rejected and classes["ok"] + classes["degraded"] < MIN_SERVED * sent)
+
+
 def describe_total_failure(totals: Part, outcomes: Sequence[int]) -> str:
     """Describe a run that failed as a whole, with a remedy; empty if it did not."""
     sent = (outcome for outcome in reversed(outcomes) if outcome != UNSENT)
@@ -78,20 +92,32 @@ def describe_total_failure(totals: Part, outcomes: Sequence[int]) -> str:
             f" {OTHER_ACTION}"
         )
     classes = totals["classes"]
-    if totals["planned"] == totals["unsent"] or classes["ok"] or classes["degraded"]:
+    planned, served = totals["planned"] - totals["unsent"], classes["ok"] + classes["degraded"]
+    if not planned or (served and not rejects_nearly_all(totals)):
         return ""
     without_response = [one.label for one in RequestResult if one >= RequestResult.CONNECTION]
     counts = totals["statuses"] | {name: classes[name] for name in without_response if classes[name]}
     counts = counts or {name: count for name, count in classes.items() if count}
     listed = ", ".join(f"{count} x {name}" for name, count in counts.items())
     action = ACTIONS.get(max(counts, key=lambda name: counts[name]), OTHER_ACTION)
-    planned = totals["planned"] - totals["unsent"]
-    return f"0 of {planned} requests succeeded ({listed}): {action}"
+    return f"{served} of {planned} requests succeeded ({listed}): {action}"
 
 
-def verdict(objectives: Sequence[Part], reasons: Sequence[str], *, aborted: bool, failure: str = "") -> Part:
-    """Build the verdict from objectives, reasons why the run is not valid, and the sentence of a failure."""
+def verdict(
+    objectives: Sequence[Part],
+    reasons: Sequence[str],
+    *,
+    aborted: bool,
+    failure: str = "",
+    rejected: bool = False,
+) -> Part:
+    """Build the verdict from objectives, reasons why the run is not valid, and the sentence of a failure.
+
+    If nearly all requests were ``rejected``, objectives accept the failure only if one is on rejections.
+    """
     failed = [one["term"] for one in objectives if not one["holds"]]
+    if rejected and objectives and not any(one["term"].startswith(ON_REJECTIONS) for one in objectives):
+        failed = failed or ["no objective is on limited, shed or goodput"]
     if aborted:
         status, text = INTERRUPTED, "interrupted: the report covers the requests sent until then"
     elif reasons:

@@ -62,6 +62,17 @@ def test_exit_1_if_no_request_succeeded(url: str, run: Run) -> None:
     assert done.out.splitlines()[1] == verdict
 
 
+# FIELD.md, row 35
+def test_exit_1_if_nearly_all_requests_were_rejected(start: Start, run: Run) -> None:
+    service = start(USER_LIMIT="2/minute")
+    words = ("load", f"http://127.0.0.1:{service.port}/v1/predict", *SOON)
+    for slo in ((), ("--slo", "p99<30s,error<1%")):
+        done = run(*words, *slo)
+        assert done.status == 1, done.out
+        assert "of 100 requests succeeded" in done.out.splitlines()[1]
+    assert run(*words, "--slo", "limited>=90%").status == 0
+
+
 def test_exit_2_without_a_listening_service() -> None:
     port = closed_port()
     done = finished(process("load", f"http://127.0.0.1:{port}", *SOON))

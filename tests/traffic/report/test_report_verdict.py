@@ -133,6 +133,39 @@ def test_total_failure_keeps_the_meaning_of_objectives() -> None:
     assert result["text"].startswith("the objective holds; 0 of 3 requests succeeded (3 x 429)")
 
 
+# FIELD.md, row 35
+@pytest.mark.parametrize("ending", [RequestResult.LIMITED, RequestResult.SHED])
+@pytest.mark.parametrize(
+    ("served", "slo", "status"),
+    [
+        (4, "", 1),
+        (5, "", 0),
+        (4, "p99<1s,error<1%,done>=100%", 1),
+        (4, "rps>=1/s", 1),
+        (5, "p99<1s,error<1%", 0),
+        (4, "p99<1s,limited<=100%", 0),
+        (4, "shed<=100%", 0),
+        (4, "goodput.mid>=4%", 0),
+        (4, "rejection.p99<1s", 0),
+        (4, "goodput>99%", 1),
+    ],
+)
+def test_rejecting_nearly_all_passes_only_by_an_objective(
+    ending: RequestResult, served: int, slo: str, status: int
+) -> None:
+    run = made([*[Sent()] * served, *[Sent(ending=ending)] * (100 - served)])
+    result = make(run, replace(RUN_INFO, objectives=Objectives.parse(slo)))["verdict"]
+    assert result["status"] == status, result["text"]
+    if served == 4:
+        assert "4 of 100 requests succeeded (4 x 200, 96 x " in result["text"]
+
+
+def test_replay_like_its_recording_passes_though_rejected() -> None:
+    alike: Part = {"term": "--check 1.00%", "value": 0.0, "unit": "ratio", "holds": True}
+    run = made([Sent(), *[Sent(ending=RequestResult.LIMITED)] * 99])
+    assert make(run, replace(RUN_INFO, replay=ReplayInfo(objectives=(alike,))))["verdict"]["status"] == 0
+
+
 def test_total_failure_is_part_of_every_verdict() -> None:
     said = {
         verdict(judged, doubted, aborted=False, failure="every answer was 404")["text"]
