@@ -48,14 +48,10 @@ class Point:
     @property
     def passes(self) -> bool:
         """Whether all bounds hold; a missing number fails, and so does a row that rejects nearly all."""
-        if (
-            self.done_ratio is None
-            or self.p99_s is None
-            or self.error_ratio is None
-            or self.rejects_nearly_all
-        ):
+        if self.done_ratio is None or self.p99_s is None or self.error_ratio is None:
             return False
-        return self.done_ratio >= DONE and self.p99_s < P99_S and self.error_ratio < ERRORS
+        is_within = self.done_ratio >= DONE and self.p99_s < P99_S and self.error_ratio < ERRORS
+        return is_within and not self.rejects_nearly_all
 
 
 Round = Mapping[str, Point]

@@ -61,7 +61,10 @@ def parser() -> argparse.ArgumentParser:
         help="drive it with this CSV of TIMESTAMP,ContextTokens,GeneratedTokens instead of the phases",
     )
     made.add_argument(
-        "--speed", type=_above_zero, default=20.0, help="how many times faster to play a trace (default: 20)"
+        "--speed",
+        type=_above_zero,
+        default=scenario.SPEED,
+        help="how many times faster to play a trace (default: 20)",
     )
     made.add_argument(
         "--report",
@@ -107,7 +110,7 @@ def check_writable(path: Path) -> None:
 def demonstrate(load: Scenario, policy: Policy, store: DemoStore, report: Path) -> int:
     """Run a scenario, print its table and sentences, and write its report page; return the exit status."""
     out = sys.stdout
-    settings = scenario.environment(policy, store.url, load.length_s)
+    settings = scenario.environment(policy, store.url, load.length_s, load.speed)
     shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
     out.write(f"{load.title}\n{''.join(shown)}  {store.sentence()}\n")
     out.flush()

@@ -13,7 +13,7 @@ from autoglm_throttle.traffic.report.page import render
 from autoglm_throttle.traffic.results import Result
 from autoglm_throttle.types import Policy, Priority
 from autoglm_throttle.version import __version__
-from examples.demo.scenario import PRIORITY_MIX, SLO_S, Scenario
+from examples.demo.scenario import PRIORITY_MIX, SLO_S, Scenario, scale_of
 
 PATH = Path("demo-report.html")
 """Default path, in the working directory."""
@@ -44,7 +44,7 @@ def page(
         shape=_shape(scenario),
         arrivals="uniform" if scenario.speed is None else "of the trace",
         mix=PRIORITY_MIX.mix,
-        limits_s=dict.fromkeys(Priority, SLO_S),
+        limits_s=dict.fromkeys(Priority, SLO_S / scale_of(scenario.speed)),
         objectives=Objectives.parse(OBJECTIVES),
         about={
             "library": __version__,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from autoglm_throttle.settings import PREFIX
+from autoglm_throttle.settings import PREFIX, Settings
 from autoglm_throttle.testing.simulated import BatchSpec, LlmSpec, SimulatedGpuSpec
 from autoglm_throttle.traffic.generator.connection_pool import max_connections
 from autoglm_throttle.traffic.plan import (
@@ -28,7 +28,7 @@ from autoglm_throttle.traffic.plan import (
 )
 from autoglm_throttle.traffic.request_source import PlannedRequest, RequestSource
 from autoglm_throttle.traffic.trace import load_azure_llm
-from autoglm_throttle.types import Policy
+from autoglm_throttle.types import Policy, Priority
 
 CAPACITY_RPS = 170.0
 """Small enough for a laptop to send five times as much besides serving it.
@@ -41,8 +41,14 @@ BASE_S = 0.0001
 """Fixed cost of a batch, so small that utilization follows the load: 0.86 is read as 87 %."""
 
 SECONDS = 60.0
-USER_LIMIT = "60/second"
+USER_LIMIT_RPS = 60
 """The most active caller sends 31 % of all requests: 26/s at half load, 105/s at twice the capacity."""
+
+SPEED = 20.0
+"""Speed of a trace at which limits and objective are those of the phases. They scale with it, like the GPU.
+
+Else limits of callers and rates would reject requests, high ones too, before the load does.
+"""
 
 SLO_S = 1.0
 """Duration of ten batches."""
@@ -138,15 +144,23 @@ def gpu_spec(speed: float | None) -> SimulatedGpuSpec:
     return SimulatedGpuSpec(work=work, request_bytes=SimulatedGpuSpec().request_bytes // 100)
 
 
-def environment(policy: Policy, redis_url: str | None = None, length_s: float = SECONDS) -> dict[str, str]:
-    """Return the settings of the throttle as environment variables.
+def scale_of(speed: float | None) -> float:
+    """Return the factor of limits, and the divisor of the objective, at the speed of a trace."""
+    return 1.0 if speed is None else speed / SPEED
+
+
+def environment(
+    policy: Policy, redis_url: str | None = None, length_s: float = SECONDS, speed: float | None = None
+) -> dict[str, str]:
+    """Return the settings of the throttle as environment variables; ``speed`` is that of a trace.
 
     In a demonstration of a minute a breaker stays open for its default time.
     """
+    scale = scale_of(speed)
     settings = {
         "POLICY": policy.value,
-        "SLO_S": f"{SLO_S:g}",
-        "USER_LIMIT": USER_LIMIT,
+        "SLO_S": f"{SLO_S / scale:g}",
+        "USER_LIMIT": f"{max(1, round(USER_LIMIT_RPS * scale))}/second",
         "IDENTITY": f"header:{IDENTITY_HEADER}",
         "KEY_SECRET": "a-secret-of-the-demonstration",
         "PRIORITY_HEADER_TRUST": "any",
@@ -154,6 +168,9 @@ def environment(policy: Policy, redis_url: str | None = None, length_s: float = 
         "SAMPLE_INTERVAL_S": "0.5",
         "BREAKER_OPEN_S": f"{OPEN_SHARE * length_s:.3g}",
     }
+    if speed is not None:
+        rates_rps = Settings().rates.rates_rps
+        settings |= {f"RATE_{one.name}_RPS": f"{rates_rps[one] * scale:g}" for one in Priority}
     if redis_url is not None:
         settings["REDIS_URL"] = redis_url
     return {PREFIX + name: value for name, value in settings.items()}

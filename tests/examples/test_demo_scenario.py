@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.testing.simulated import BatchSpec, Item, LlmSpec, SimulatedGpu
+from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.testing.simulated import BatchSpec, Item, LlmSpec, SimulatedGpu, service
+from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.errors import TrafficError
+from autoglm_throttle.traffic.inproc import run_inprocess
 from autoglm_throttle.traffic.plan import LoadPlan
 from autoglm_throttle.types import Policy, Priority
+from benchmarks.replay import made_up
 from examples.demo import scenario
 from tests.traffic.test_trace import synthetic, written
 
@@ -90,6 +96,45 @@ def test_simulated_gpu_fits_the_scenario() -> None:
     fast = scenario.gpu_spec(10.0).work
     assert isinstance(fast, LlmSpec)
     assert fast.step_s == LlmSpec().step_s / 10.0
+
+
+def rejected(scene: scenario.Scenario, settings: Settings) -> Counter[tuple[Priority, str]]:
+    """Rejections of a trace in virtual time, by priority and reason."""
+    clock = ManualClock()
+    sim = SimulatedGpu(scenario.gpu_spec(scene.speed), clock=clock)
+    throttle = Throttle(settings, gpu=sim, clock=clock, sampling="manual")
+    app = ThrottleMiddleware(service(sim), throttle=throttle)
+
+    def watch(_: float) -> None:
+        throttle.tick()
+
+    result = run_inprocess(app, scene.load, clock=clock, watch=watch)
+    log, priorities = result.request_log, map(Priority, scene.plan.priorities)
+    return Counter(
+        (priority, log.reason_texts[reason].partition(":")[0])
+        for priority, reason in zip(priorities, log.reasons, strict=True)
+        if reason
+    )
+
+
+# FIELD.md, row 35
+@pytest.mark.slow
+def test_faster_trace_is_rejected_by_its_load_low_first(tmp_path: Path) -> None:
+    scene = scenario.traced(made_up(tmp_path / "t.csv", 1), 60.0, 8.0)
+    environ = scenario.environment(Policy.ADAPTIVE, None, scene.length_s, scene.speed)
+    found = rejected(scene, Settings.from_env(environ))
+    assert {reason for _, reason in found} == {"queue"}
+    assert {priority for priority, _ in found} == {Priority.LOW}
+
+
+def test_limits_scale_with_the_speed_of_a_trace() -> None:
+    by_speed = {}
+    for speed in (None, 20.0, 60.0):
+        settings = Settings.from_env(scenario.environment(Policy.ADAPTIVE, speed=speed))
+        (limit,) = settings.users.user_limit
+        by_speed[speed] = (limit.limit, 1.0 / (settings.concurrency.slo_s or 0.0), *settings.rates.rates_rps)
+    assert by_speed[None] == by_speed[20.0] == (60, 1.0, *Settings().rates.rates_rps)
+    assert by_speed[60.0] == pytest.approx([3 * number for number in by_speed[20.0]], rel=1e-5)
 
 
 @pytest.mark.parametrize("policy", Policy)
