@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.control.latency import LatencyPercentile
+from autoglm_throttle.control.staleness import CURRENT_STATES
 from autoglm_throttle.control.tiers import occupancy
 from autoglm_throttle.events import device_events, objective_learned, verdict_events
 from autoglm_throttle.gpu.host import HostLoad
@@ -147,7 +148,10 @@ class ControlLoop:
 
     def current(self, now: float) -> ControlState:
         """Return the control state in force now; called under the lock."""
-        return self._publish(self.controller.control_state(now, self._occupancy()), now)
+        # Without new samples only this report shows whether the overload lasts.
+        is_old = self.controller.tracker.state(now) not in CURRENT_STATES
+        report = self._limiter_report() if is_old else self._occupancy()
+        return self._publish(self.controller.control_state(now, report), now)
 
     def refresh(self, now: float) -> None:
         """Refresh the control state, and wake idle or crashed samplers. Called at most once per interval."""

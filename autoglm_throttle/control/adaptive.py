@@ -6,14 +6,22 @@ below the measured throughput. So a GPU busy with full batches keeps its rates, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autoglm_throttle.control.signal import SignalTracker
-from autoglm_throttle.control.staleness import CURRENT_STATES
+from autoglm_throttle.control.staleness import BLEND_STEP_S, CURRENT_STATES
 from autoglm_throttle.control.tiers import NominalController, TierController, occupancy, tier_factor
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.types import ControlCause, ControlState, GpuView, LimiterReport, ServiceStats
+from autoglm_throttle.types import (
+    ControlCause,
+    ControlState,
+    GpuView,
+    LimiterReport,
+    ServiceStats,
+    TelemetryState,
+)
 
 
 @dataclass(slots=True)
@@ -84,37 +92,47 @@ class AdaptiveController:
         self._tier = 1.0
         self._cause = ControlCause.CALM
         self._occupancy = 0.0
+        self._confirmed_s = -math.inf  # Time of the newest report that confirmed overload
+        self._release_s = settings.adaptive_release_samples * gpu.sample_interval_s
         self._factor, self._since_s = 1.0, now
         self.control_state(now)
 
     def observe(self, view: GpuView, report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Strike, cut, hold or release, once for each new sample."""
         self._overload.confirmed = report.confirmed
+        self._take(report, now)
         self._budget.divide(report.processes)
         self._table.observe(view, report, stats, now)
         sample = self._table.sample
-        if sample is not None:
+        # A service that admits nothing, since all devices were lost, cannot confirm overload.
+        if sample is not None and self.tracker.admitted_share(now):
             pct, after_outage = sample
             if after_outage:
-                self._acts, self._cause = False, ControlCause.CALM
                 self._overload.strikes, self._overload.is_pending = 0, False
             self._step(pct, report.service_rps, now)
         else:
             self._overload.is_pending = self._overload.is_pending or report.confirmed
             if self._acts:
                 self._hold(report.service_rps, now)
-        return self.control_state(now, report)
+        return self.control_state(now)
 
     def control_state(self, now: float, report: LimiterReport | None = None) -> ControlState:
         """Return the ControlState in force, valid until its ``valid_until_s``."""
         if report is not None:
-            self._occupancy = occupancy(report)
+            self._take(report, now)
+            self._overload.is_pending = self._overload.is_pending or report.confirmed
         tracker, table_state = self.tracker, self._table.control_state(now)
         state, share = tracker.state(now), tracker.admitted_share(now)
-        acts = self._acts and state in CURRENT_STATES and share == 1.0
+        is_old = state in {TelemetryState.STALE, TelemetryState.BLIND}
+        # Without samples only the limiter's own reports show whether the overload lasts.
+        if self._acts and is_old and share and now - self._confirmed_s > self._release_s:
+            self._acts, self._cause = False, ControlCause.CALM
+        acts = self._acts and (is_old or state in CURRENT_STATES) and share == 1.0
         budget_rps = self._budget.rps if acts else None
         factor = share if budget_rps is None else budget_rps / self._budget.nominal_rps
         valid_until_s = tracker.valid_until(state, now)
+        if acts and is_old:
+            valid_until_s = min(valid_until_s, now + BLEND_STEP_S)
         may_rise_at_s = 0.0 if factor else tracker.readmits_at(now)
         if factor != self._factor:
             self._factor, self._since_s = factor, now
@@ -138,6 +156,11 @@ class AdaptiveController:
             signal=tracker.signal,
             term=tracker.term,
         )
+
+    def _take(self, report: LimiterReport, now: float) -> None:
+        self._occupancy = occupancy(report)
+        if report.confirmed:
+            self._confirmed_s = now
 
     def _step(self, signal_pct: float, service_rps: float | None, now: float) -> None:
         settings, tracker, overload = self._settings, self.tracker, self._overload

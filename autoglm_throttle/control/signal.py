@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from autoglm_throttle.control.pressure import UNKNOWN_PRESSURE, Pressure, PressureGauge
 from autoglm_throttle.control.staleness import (
-    BLEND_STEP_S,
     CURRENT_STATES,
     NEW_AFTER,
     SAMPLES_TO_TRUST,
@@ -18,7 +17,16 @@ from autoglm_throttle.control.staleness import (
 )
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings
-from autoglm_throttle.types import ControlCause, GpuCondition, GpuView, ServiceStats, Signal, TelemetryState
+from autoglm_throttle.types import (
+    ControlCause,
+    GpuCondition,
+    GpuView,
+    MissingTelemetryMode,
+    Policy,
+    ServiceStats,
+    Signal,
+    TelemetryState,
+)
 
 # Time after a loss in which the table may not release: a mean without the hot device looks too good.
 LOSS_HOLD_S = 30.0
@@ -36,6 +44,9 @@ _CAUSES: Final = (
     (GpuCondition.STALLED, ControlCause.STALLED),
     (GpuCondition.DEGRADED, ControlCause.DEGRADED),
 )
+# Terms of the pressure that only an engine reports. A view without one that was known is no new sample: the
+# largest of the other terms would look like relief.
+_ENGINE_TERMS: Final = frozenset({"queue", "kv"})
 _NO_LOAD: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.LOST})
 
 
@@ -85,6 +96,8 @@ class _SampleState:
     # Time of the newest sample of each signal, whether or not it is in force now.
     newest_s: dict[Signal, float] = field(default_factory=dict)
     untrusted: int = 0  # New samples that must still come after an outage
+    # While another signal replaces that of the engines: the age limits and the time of its newest sample.
+    vanished: tuple[Staleness, float] | None = None
 
 
 class _DeviceLosses:
@@ -116,7 +129,11 @@ class SignalTracker:
 
     def __init__(self, settings: ControlSettings, gpu: GpuSettings, now: float) -> None:
         self._settings = settings
-        self._configured = Staleness(gpu)
+        # The tier table has nothing but the signal; other policies have the concurrency limit as well.
+        tiers = settings.policy is Policy.TIERS
+        self._configured = Staleness(
+            gpu, default=MissingTelemetryMode.LAST if tiers else MissingTelemetryMode.OPEN
+        )
         self._staleness: Staleness = self._configured  # Age limits at the newest sample
         self._gauge = PressureGauge(gpu)
         self.expects_source: bool = True  # False once it is known that no source exists
@@ -124,6 +141,7 @@ class SignalTracker:
         self.signal: Signal = Signal.PRESSURE if settings.signal is Signal.PRESSURE else Signal.UTILIZATION
         # At the newest view, whether or not it is the signal in force.
         self.pressure: Pressure = UNKNOWN_PRESSURE
+        self._engine_terms: frozenset[str] = frozenset()  # Those that were ever known
         self.effect: VerdictEffect = NO_EFFECT  # Effect of the verdicts of the newest view
         self._deadline_s = now + STARTING_S
         self._devices = _DeviceLosses(self._staleness, now)
@@ -154,15 +172,18 @@ class SignalTracker:
         self._devices.observe(view, staleness, now)
         self.pressure = self._gauge.measure(view, stats)
         self.effect = effect(view)
-        self.signal = self._in_force(view, now)
+        self._engine_terms |= self.pressure.terms.keys() & _ENGINE_TERMS
+        self._switch(self._in_force(view, now))
         pct, term, measured_s = self._read(view)
         gap_s = measured_s - self._sample.newest_s.get(self.signal, -math.inf)
         is_new = gap_s > NEW_AFTER * self._configured.interval_s
         if pct is None or not 0.0 <= pct <= 100.0 or not is_new:
             return None
-        after_outage = self.state(now) in {TelemetryState.STALE, TelemetryState.BLIND}
-        self._staleness = staleness
         newest = self._sample
+        is_back = newest.vanished is not None and self.signal is Signal.PRESSURE
+        after_outage = is_back or self.state(now) in {TelemetryState.STALE, TelemetryState.BLIND}
+        self._staleness = staleness
+        newest.vanished = None if is_back else newest.vanished
         # A timestamp in the future would make all later samples look old.
         newest.newest_s[self.signal] = newest.measured_s = min(measured_s, now)
         newest.pct, self.term = pct, term
@@ -214,6 +235,18 @@ class SignalTracker:
             return held if now <= self._deadline_s else self._staleness.assumed(held)
         return self._staleness.factor(held, now - measured_s)
 
+    def ceiling(self, held: float, now: float) -> float:
+        """Age the factor that the signal of vanished engines held; no other signal may raise it. Else 1."""
+        if self._sample.vanished is None:
+            return 1.0
+        staleness, measured_s = self._sample.vanished
+        return staleness.factor(held, now - measured_s)
+
+    @property
+    def has_vanished(self) -> bool:
+        """Whether the engines are silent, and the devices' utilization replaces their signal."""
+        return self._sample.vanished is not None
+
     def cause(self, state: TelemetryState, capacity: float, otherwise: ControlCause) -> ControlCause:
         """Cause of the factor: telemetry if that is the cause, else ``otherwise``."""
         if not capacity and state is not TelemetryState.NONE:
@@ -222,15 +255,15 @@ class SignalTracker:
 
     def valid_until(self, state: TelemetryState, now: float) -> float:
         """Time until which age alone changes nothing."""
-        trusted_s, measured_s = self._devices.capacity.valid_until(now), self._sample.measured_s
-        if measured_s is None:
-            return min(self._deadline_s, trusted_s) if state is TelemetryState.STARTING else trusted_s
-        known_s = {
-            TelemetryState.FRESH: measured_s + self._staleness.fresh_s,
-            TelemetryState.LATE: measured_s + self._staleness.stale_s,
-            TelemetryState.STALE: min(now + BLEND_STEP_S, measured_s + self._staleness.blind_s),
-        }
-        return min(trusted_s, known_s.get(state, math.inf))
+        due_s, measured_s = [self._devices.capacity.valid_until(now)], self._sample.measured_s
+        if state is TelemetryState.STARTING:
+            due_s.append(self._deadline_s)
+        elif measured_s is not None and state is not TelemetryState.NONE:
+            due_s.append(self._staleness.changes_at(measured_s, now))
+        if self._sample.vanished is not None:
+            staleness, newest_s = self._sample.vanished
+            due_s.append(staleness.changes_at(newest_s, now))
+        return min(due_s)
 
     def readmits_at(self, now: float) -> float:
         """Time of the first sample that could admit requests again after the last device was lost."""
@@ -276,11 +309,20 @@ class SignalTracker:
         devices_known = view.utilization_pct is not None and now - view.taken_at_s <= self._staleness.stale_s
         return Signal.UTILIZATION if engines_overdue and devices_known else Signal.PRESSURE
 
+    def _switch(self, signal: Signal) -> None:
+        """Put a signal into force."""
+        newest_s = self._sample.newest_s.get(Signal.PRESSURE)
+        if signal is Signal.UTILIZATION and self.signal is Signal.PRESSURE and newest_s is not None:
+            self._sample.vanished = self._staleness, newest_s
+        self.signal = signal
+
     def _read(self, view: GpuView) -> tuple[float | None, str, float]:
         """The signal in %, the deciding term, and the time of measurement."""
         if self.signal is Signal.UTILIZATION:
             return view.utilization_pct, "utilization", view.taken_at_s
         value, engines_at_s = self.pressure.value, view.engines_at_s
+        if self._engine_terms - self.pressure.terms.keys():
+            value = None
         measured_s = view.taken_at_s if engines_at_s is None else engines_at_s
         return (None if value is None else 100.0 * value), self.pressure.term, measured_s
 

@@ -25,11 +25,20 @@ class Staleness:
     """Maps the age of the newest sample to fresh, late, stale or blind.
 
     ``interval_s`` is the current time between samples, ``period_s`` that between two measurements of the
-    source: a signal is stale no sooner than after 2.5 of a longer one.
+    source: a signal is stale no sooner than after 2.5 of a longer one. ``default`` is the assumption where
+    none is set.
     """
 
-    def __init__(self, settings: GpuSettings, interval_s: float | None = None, period_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        settings: GpuSettings,
+        interval_s: float | None = None,
+        period_s: float = 0.0,
+        default: MissingTelemetryMode = MissingTelemetryMode.OPEN,
+    ) -> None:
         self._settings = settings
+        self._default = default
+        self._unknown = settings.gpu_unknown or default
         configured_s = settings.sample_interval_s
         sample_interval_s = configured_s if interval_s is None else interval_s
         longest_s = max(sample_interval_s if sample_interval_s > configured_s else 0.0, period_s)
@@ -48,7 +57,7 @@ class Staleness:
         """Return the same limits for a source with other intervals; itself if they are the same."""
         configured_s = self._settings.sample_interval_s
         intervals = (configured_s if interval_s is None else interval_s, period_s or 0.0)
-        return self if intervals == self._intervals else Staleness(self._settings, *intervals)
+        return self if intervals == self._intervals else Staleness(self._settings, *intervals, self._default)
 
     def state(self, age_s: float) -> TelemetryState:
         """Telemetry state for a signal of this age."""
@@ -58,6 +67,15 @@ class Staleness:
             return TelemetryState.LATE
         return TelemetryState.STALE if age_s <= self.blind_s else TelemetryState.BLIND
 
+    def changes_at(self, measured_s: float, now: float) -> float:
+        """Time at which the state or the drift of a signal measured at ``measured_s`` changes next."""
+        due_s = {
+            TelemetryState.FRESH: measured_s + self.fresh_s,
+            TelemetryState.LATE: measured_s + self.stale_s,
+            TelemetryState.STALE: min(now + BLEND_STEP_S, measured_s + self.blind_s),
+        }
+        return due_s.get(self.state(now - measured_s), math.inf)
+
     def assumed(self, held: float) -> float:
         """Factor of a blind controller that last held ``held``."""
         return {
@@ -65,7 +83,7 @@ class Staleness:
             MissingTelemetryMode.OPEN: 1.0,
             MissingTelemetryMode.CONSERVATIVE: CONSERVATIVE,
             MissingTelemetryMode.CLOSED: 0.0,
-        }[self._settings.gpu_unknown]
+        }[self._unknown]
 
     def factor(self, held: float, age_s: float) -> float:
         """Factor at this age: held while fresh or late, then linear to the assumed one."""
@@ -74,7 +92,7 @@ class Staleness:
     def capacity(self, held: float, age_s: float) -> float:
         """Usable share of the devices: as last observed, and once telemetry is blind, all of them."""
         # A loss is believed only while reads go on: a broken sensor must not cause a permanent outage.
-        if self._settings.gpu_unknown is MissingTelemetryMode.LAST:
+        if self._unknown is MissingTelemetryMode.LAST:
             return held
         return held + (1.0 - held) * self._drift_progress(age_s)
 

@@ -58,21 +58,25 @@ class TierController:
         # GPU_UNKNOWN=closed admits nothing before the first sample.
         self._tier = 0.0 if gpu.gpu_unknown is MissingTelemetryMode.CLOSED else 1.0
         self._cause = ControlCause.CALM
+        self._held = 1.0  # The factor when the engines vanished, whose signal another one replaces
         self._cap = _VerdictCap(settings.tier_recovery_step)
         self._factor, self._since_s = 1.0, now
         self.control_state(now)
 
     def observe(self, view: GpuView, _report: LimiterReport, stats: ServiceStats, now: float) -> ControlState:
         """Apply the table to a new view; the limiter's report is ignored."""
-        held = self.tracker.drifted_factor(self._tier, now)
-        sample = self.sample = self.tracker.observe(view, stats, now)
+        tracker, had_vanished = self.tracker, self.tracker.has_vanished
+        held = min(tracker.drifted_factor(self._tier, now), tracker.ceiling(self._held, now))
+        sample = self.sample = tracker.observe(view, stats, now)
+        if tracker.has_vanished and not had_vanished:
+            self._held = self._tier
         if sample is not None:
             pct, after_outage = sample
             if after_outage:
                 self._tier = held
                 self._strikes = self._calm = 0
             self._step(pct, now)
-            self._cap.follow(self.tracker.effect)
+            self._cap.follow(tracker.effect)
         return self.control_state(now)
 
     def control_state(self, now: float, _report: LimiterReport | None = None) -> ControlState:
@@ -81,6 +85,9 @@ class TierController:
         expects = tracker.expects_source
         state, capacity = tracker.state(now), tracker.capacity(now)
         remaining_share = tracker.drifted_factor(min(self._tier, self._cap.factor), now)
+        ceiling = tracker.ceiling(self._held, now)
+        cause = ControlCause.HELD if ceiling < remaining_share else self._cause
+        remaining_share = min(remaining_share, ceiling)
         factor = capacity * remaining_share if expects else 1.0
         capped = self._cap.cause if self._cap.factor < self._tier else None
         may_rise_at_s = 0.0 if factor else self._may_rise_at(capacity, remaining_share, now)
@@ -89,10 +96,10 @@ class TierController:
             self._factor, self._since_s = factor, now
         return ControlState(
             factor=factor,
-            tier=self._tier if expects else 1.0,
+            tier=min(self._tier, ceiling) if expects else 1.0,
             load=tracker.load(state),
             since_s=self._since_s,
-            cause=tracker.cause(state, capacity, capped or self._cause),
+            cause=tracker.cause(state, capacity, capped or cause),
             telemetry=state,
             valid_until_s=valid_until_s if factor else min(valid_until_s, may_rise_at_s),
             may_rise_at_s=may_rise_at_s,

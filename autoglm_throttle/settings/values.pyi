@@ -159,7 +159,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     sample_interval_s: float | str
     sample_adaptive: bool
     gpu_aggregate: t.AggregateMode | Literal["weighted", "mean", "max"]
-    gpu_unknown: t.MissingTelemetryMode | Literal["open", "last", "conservative", "closed"]
+    gpu_unknown: t.MissingTelemetryMode | Literal["open", "last", "conservative", "closed"] | None
     gpu_memory_target: float | str
     sample_interval_max_s: float | str
     gpu_stale_after_s: float | str | None

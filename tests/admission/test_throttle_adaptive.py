@@ -320,14 +320,19 @@ class TestRelease:
         )
 
     def test_telemetry_that_hangs_does_not_hold_it_either(self) -> None:
-        throttle = overloaded(adaptive(), 99.0)
+        overload = Overload(adaptive(), 99.0)
+        throttle = overload.throttle
         throttle.gpu.hang()
+        throttle.tick(5)
+        state = throttle.control_state()
+        assert (state.telemetry, state.armed) == (TelemetryState.STALE, True), "requests still wait"
+        overload.end()
         throttle.tick(2)
         assert throttle.control_state().armed
-        throttle.tick(2)
+        throttle.tick()
         state = throttle.control_state()
         assert (state.telemetry, state.armed, state.budget_rps) == (TelemetryState.STALE, False, None)
-        ticket_for(throttle, Demand(HIGH))
+        assert decided(throttle, HIGH).allowed
 
     def test_last_device_lost_rejects_all(self) -> None:
         throttle = adaptive(4, gpu=FakeGpu(devices=2, clock=(clock := ManualClock())), clock=clock)

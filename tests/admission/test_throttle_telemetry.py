@@ -107,7 +107,7 @@ class TestFailures:
     """GPUs that hang, fail and are lost."""
 
     def test_hang_goes_through_the_telemetry_states_by_age(self) -> None:
-        throttle = overheated(throttle_for_tests(), 92.0)
+        throttle = overheated(throttle_for_tests(gpu_unknown="open"), 92.0)
         throttle.gpu.hang()
         observed_s = throttle.clock()
         for age_s, state in (
@@ -123,7 +123,7 @@ class TestFailures:
         assert throttle.control_state().factor == 1.0
 
     def test_the_cut_is_held_and_then_let_go_slowly(self) -> None:
-        throttle = overheated(throttle_for_tests(), 92.0)
+        throttle = overheated(throttle_for_tests(gpu_unknown="open"), 92.0)
         throttle.gpu.hang()
         factors = [throttle.tick().factor for _ in range(40)]
         assert factors[:3] == [0.4, 0.4, 0.4]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from autoglm_throttle.control.staleness import BLEND_STEP_S
 from autoglm_throttle.settings.groups.control import ControlSettings
 from autoglm_throttle.types import (
     ControlCause,
@@ -67,6 +68,7 @@ def test_after_an_outage_three_new_samples_are_needed_for_a_cut() -> None:
     controller = adaptive()
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
+    assert not controller.control_state(T0 + 5.5).armed
     back = [controller.observe(view(96.0), waiting(), WORK, T0 + 6.0 + n) for n in range(3)]
     assert [regime.budget_rps is None for regime in back] == [True, True, False]
     assert [regime.cause for regime in back] == [ControlCause.STRIKE, ControlCause.STRIKE, ControlCause.TIER]
@@ -75,6 +77,7 @@ def test_after_an_outage_three_new_samples_are_needed_for_a_cut() -> None:
 def test_after_an_outage_a_quicker_table_needs_three_samples_too() -> None:
     controller = adaptive(ControlSettings(tier_samples=1))
     assert controller.observe(view(96.0), waiting(), WORK, T0).armed
+    assert not controller.control_state(T0 + 5.5).armed
     back = [controller.observe(view(96.0), waiting(), WORK, T0 + 6.0 + n) for n in range(4)]
     assert [regime.armed for regime in back] == [False, False, True, True]
 
@@ -102,8 +105,34 @@ def test_an_unknown_signal_counts_as_stale() -> None:
     controller = adaptive()
     for n in range(3):
         controller.observe(view(96.0), waiting(), WORK, T0 + n)
-    armed = [controller.observe(view(None), waiting(), WORK, T0 + 3.0 + n).armed for n in range(4)]
+    armed = [controller.observe(view(None), quiet(), WORK, T0 + 3.0 + n).armed for n in range(4)]
     assert armed == [True, True, True, False]
+
+
+def test_stale_cut_is_held_while_the_limiter_confirms_overload() -> None:
+    """FIELD: losing telemetry raises no share; two intervals without overload release it."""
+    controller = adaptive()
+    for n in range(3):
+        controller.observe(view(96.0), waiting(), WORK, T0 + n)
+    for age in (4.0, 5.5, 40.0, 1000.0):
+        regime = controller.control_state(T0 + 2.0 + age, waiting())
+        assert regime.armed
+        assert regime.budget_rps == pytest.approx(115.0)
+        assert regime.valid_until_s == T0 + 2.0 + age + BLEND_STEP_S, "else no request asks again"
+    assert regime.telemetry is TelemetryState.BLIND
+    assert controller.control_state(T0 + 1004.0, quiet()).armed
+    regime = controller.control_state(T0 + 1004.001, quiet())
+    assert (regime.armed, regime.factor, regime.cause) == (False, 1.0, ControlCause.BLIND)
+    assert not controller.control_state(T0 + 1005.0, waiting()).armed, "a sample must strike first"
+
+
+def test_rejections_beside_no_sample_count_at_the_next_one() -> None:
+    controller = adaptive()
+    for n in range(3):
+        controller.observe(view(96.0), quiet(), WORK, T0 + n)
+        controller.control_state(T0 + n + 0.5, waiting())
+    assert not controller.control_state(T0 + 3.0).armed
+    assert controller.observe(view(96.0), quiet(), WORK, T0 + 3.0).armed
 
 
 def test_a_lost_device_lowers_what_a_cut_leaves_but_cuts_nothing_by_itself() -> None:
@@ -206,11 +235,13 @@ def test_without_a_source_an_earlier_loss_rejects_nothing() -> None:
     assert no_source(controller, T0 + 1).factor == 1.0
 
 
-def test_a_source_that_is_gone_releases_at_once() -> None:
+def test_a_source_that_is_gone_releases_without_overload() -> None:
     controller = adaptive(unknown=MissingTelemetryMode.CLOSED)
     for n in range(3):
         assert controller.observe(view(86.0), waiting(), WORK, T0 + n).table_factor > 0.0
     regime = source_lost(controller, T0 + 2.5)
+    assert (regime.cause, regime.armed) == (ControlCause.BLIND, True), "the limiter confirmed it just now"
+    regime = controller.control_state(T0 + 4.5)
     assert (regime.cause, regime.factor, regime.budget_rps) == (ControlCause.BLIND, 1.0, None)
     assert regime.table_factor == 0.0, "the literal table would be shut"
 

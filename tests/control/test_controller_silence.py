@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.control.staleness import BLEND_STEP_S, STARTING_S
 from autoglm_throttle.control.tiers import TierController
 from autoglm_throttle.settings.groups.control import ControlSettings
-from autoglm_throttle.types import ControlCause, MissingTelemetryMode, TelemetryState
+from autoglm_throttle.types import ControlCause, GpuView, MissingTelemetryMode, Signal, TelemetryState
 from tests.control.slow_table import SlowTable
 from tests.control.views import T0, feed, held_at, no_source, see, source_lost, staleness, tiers, view
 
@@ -365,3 +365,81 @@ class TestAllLost:
             just_before = min(regime.valid_until_s, now + 5.0) - 1e-6
             assert abs(controller.control_state(just_before).factor - regime.factor) < 0.02
             now = min(regime.valid_until_s, now + 5.0) + 1e-6
+
+
+# --- the engines fall silent beside their devices (FIELD 11) ---
+
+
+def _beside(pct: float, *, engine_s: float, at_s: float, kv: float = 0.736) -> GpuView:
+    """Devices measured now, and an engine measured at ``engine_s``, its cache at 92 % of the target."""
+    shown = replace(view(pct), taken_at_s=at_s, engines_at_s=engine_s)
+    return replace(shown, kv_used_ratio=kv, queued=0, engines=1) if engine_s == at_s else shown
+
+
+def _vanished(unknown: MissingTelemetryMode) -> TierController:
+    """A controller that holds 0.4 by its engine, which was last measured at T0 + 2."""
+    controller = tiers(unknown=unknown)
+    for n in range(3):
+        state = see(controller, _beside(60.0, engine_s=T0 + n, at_s=T0 + n), T0 + n)
+    assert (state.factor, state.signal) == (0.4, Signal.PRESSURE)
+    return controller
+
+
+@pytest.mark.parametrize("unknown", MissingTelemetryMode)
+def test_factor_of_a_vanished_engine_stays_a_ceiling(unknown: MissingTelemetryMode) -> None:
+    controller = _vanished(unknown)
+    assumed = staleness(gpu_unknown=unknown).assumed(0.4)
+    for age in range(1, 60):
+        now = T0 + 2 + age
+        state = see(controller, _beside(60.0, engine_s=T0 + 2, at_s=now), now)
+        ceiling = staleness(gpu_unknown=unknown).factor(0.4, age)
+        # The devices' first three samples may not raise it at all.
+        assert state.factor == pytest.approx(ceiling, abs=0.05 if age in {5, 6} else 1e-6)
+        assert state.factor <= ceiling + 1e-6
+        assert state.valid_until_s >= now
+    assert state.factor == pytest.approx(assumed)
+    assert (state.signal, state.telemetry) == (Signal.UTILIZATION, TelemetryState.FRESH)
+    assert state.cause is (ControlCause.HELD if assumed < 1.0 else ControlCause.CALM)
+    assert state.tier == pytest.approx(assumed)
+
+
+def test_another_signal_may_lower_the_ceiling_and_not_raise_it() -> None:
+    controller = _vanished(MissingTelemetryMode.LAST)
+    pcts = [60.0] * 6 + [99.0] * 4 + [60.0] * 4
+    states = [
+        see(controller, _beside(pct, engine_s=T0 + 2, at_s=T0 + 3 + n), T0 + 3 + n)
+        for n, pct in enumerate(pcts)
+    ]
+    assert [state.factor for state in states] == [0.4] * 8 + [0.0] * 2 + [0.4] * 4
+    assert states[9].cause is ControlCause.TIER
+
+
+def test_engine_that_is_back_needs_three_samples_to_raise_the_factor() -> None:
+    controller = _vanished(MissingTelemetryMode.LAST)
+    for n in range(6):
+        see(controller, _beside(60.0, engine_s=T0 + 2, at_s=T0 + 3 + n), T0 + 3 + n)
+    factors = [
+        see(controller, _beside(60.0, engine_s=now, at_s=now, kv=0.16), now).factor
+        for now in (T0 + 9, T0 + 10, T0 + 11, T0 + 12)
+    ]
+    assert factors == [0.4, 0.4, 1.0, 1.0]
+
+
+def test_ceiling_of_zero_tells_when_to_come_back() -> None:
+    controller = tiers(unknown=MissingTelemetryMode.LAST)
+    for n in range(3):
+        see(controller, _beside(60.0, engine_s=T0 + n, at_s=T0 + n, kv=0.9), T0 + n)
+    for n in range(3, 9):
+        state = see(controller, _beside(60.0, engine_s=T0 + 2, at_s=T0 + n), T0 + n)
+    assert (state.factor, state.signal) == (0.0, Signal.UTILIZATION)
+    assert T0 + 8 < state.may_rise_at_s <= T0 + 12
+    assert state.valid_until_s <= state.may_rise_at_s
+
+
+def test_engine_without_one_of_its_terms_gives_no_sample() -> None:
+    """An upgrade renames the queue; the cache alone would look like relief."""
+    controller = _vanished(MissingTelemetryMode.LAST)
+    for n in range(3, 60):
+        shown = _beside(60.0, engine_s=T0 + n, at_s=T0 + n)
+        state = see(controller, replace(shown, queued=None, kv_used_ratio=0.1), T0 + n)
+    assert (state.factor, state.signal, state.telemetry) == (0.4, Signal.PRESSURE, TelemetryState.BLIND)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoglm_throttle import Demand, Priority, Reason, Settings, TelemetryState, Throttle
+from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, TelemetryState, Throttle, Ticket
 from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
 from autoglm_throttle.cli.tiers import band_text, bands
 from autoglm_throttle.limiting.concurrency_limiter import FIRST_LIMIT_UNSET
@@ -180,9 +180,9 @@ def test_staleness_levels_match_the_page() -> None:
     assert seen == [
         (2.0, "fresh", 0.4),
         (3.0, "late", 0.4),
-        (16.5, "stale", 0.7),
-        (30.0, "stale", 1.0),
-        (30.1, "blind", 1.0),
+        (16.5, "stale", 0.4),
+        (30.0, "stale", 0.4),
+        (30.1, "blind", 0.4),
     ]
     assert Throttle(Settings(gpu="none")).control_state().telemetry is TelemetryState.NONE
     rungs = re.findall(r"^\| [^|]+ \| `(\w+)` \|", DECIDES.partition("telemetry | factor")[2], re.MULTILINE)
@@ -211,19 +211,24 @@ def test_every_reason_is_named_on_the_page() -> None:
     assert set(re.findall(r"^\| `(queue:\w+)` \|", CLIENTS, re.MULTILINE)) == _QUEUE_DETAIL_TEXTS.keys()
 
 
-def test_adaptive_keeps_rates_without_a_fresh_sample() -> None:
+def test_adaptive_holds_a_stale_reduction_while_requests_wait() -> None:
     throttle = throttle_for_tests(policy="adaptive", inflight_max=1, slo_s=60)
     throttle.gpu.utilization_pct = 92
-    for _ in range(2):
-        throttle.try_admit(Demand(Priority.HIGH))
+    permit, ticket = (throttle.try_admit(Demand(Priority.HIGH)) for _ in range(2))
     assert throttle.tick(3).factor == 0.4
     throttle.clock.advance(3.0)
     assert (throttle.control_state().telemetry, throttle.control_state().factor) == (TelemetryState.LATE, 0.4)
     throttle.clock.advance(0.1)
     assert (throttle.control_state().telemetry, throttle.control_state().factor) == (
         TelemetryState.STALE,
-        1.0,
+        0.4,
     )
+    assert isinstance(permit, Permit)
+    assert isinstance(ticket, Ticket)
+    throttle.leave(ticket)
+    permit.settle()
+    throttle.clock.advance(2.1)
+    assert throttle.control_state().factor == 1.0
 
 
 def test_the_priorities_have_the_rates_of_the_page() -> None:

@@ -155,7 +155,7 @@ def test_retry_after_of_loss_is_exact(policy: str) -> None:
 
 def test_loss_with_silence_admits_nothing_more() -> None:
     """One device is lost, then the source dies: the capacity drifts back, never above the nominal rates."""
-    service, gpu = four(60.0)
+    service, gpu = four(60.0, gpu_unknown="open")
     service.overload(3)
     gpu.lose(0)
     service.overload(2)

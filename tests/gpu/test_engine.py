@@ -137,7 +137,7 @@ def test_silence_of_both_goes_down_the_ladder_of_the_engine(
         TelemetryState.STALE,
     ]
     assert states[-1] is TelemetryState.BLIND
-    assert service.throttle.control_state().factor == 1.0
+    assert service.throttle.control_state().factor == 0.7
 
 
 @pytest.mark.parametrize("signal", ["pressure", "utilization"])

@@ -234,8 +234,9 @@ class GpuSettings(Group):
     %, at most every sample_interval_max_s. [founding figure]"""
     gpu_aggregate: Annotated[AggregateMode, choice(AggregateMode)] = AggregateMode.WEIGHTED
     """How several devices become one number: weighted by memory, mean, or the hottest."""
-    gpu_unknown: Annotated[MissingTelemetryMode, choice(MissingTelemetryMode)] = MissingTelemetryMode.OPEN
-    """Assumption once samples are missing: full rates, the last factor, factor 0.7, or factor 0."""
+    gpu_unknown: Annotated[MissingTelemetryMode, choice(MissingTelemetryMode)] | None = None
+    """Assumption once samples are missing: full rates, the last factor, factor 0.7, or factor 0. Not set:
+    last under tiers, since a driver that hangs most often has a hung device; open under other policies."""
     gpu_memory_target: Annotated[float, number(0.1, 1, "share")] = 0.92
     """Share of device memory that may be full: the concurrency limiter learns the memory of a request and
     stays below it. [the free share of vLLM by default is the margin]"""
