@@ -5,7 +5,8 @@ Each hop of a redirect is a call of its own. Retries belong outside the client, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Hashable
 from functools import partial
 from hashlib import sha256
 from types import TracebackType
@@ -58,6 +59,17 @@ def origin(url: httpx.URL) -> str:
     return f"{name[: NAME_CHARACTERS - CHECKSUM_CHARACTERS - 1]}~{checksum}"
 
 
+def _identity(inner: object) -> Hashable:
+    # A part of cache keys: two inner transports may have the certificates of two clients. A weak reference is
+    # equal only to one of the same object, also after the end of the object, unlike its `id`.
+    try:
+        reference = weakref.ref(inner)
+        hash(reference)
+    except TypeError:
+        return object()
+    return reference
+
+
 Inner = TypeVar("Inner", httpx.BaseTransport, httpx.AsyncBaseTransport)
 
 
@@ -77,6 +89,7 @@ class _TransportBase(Generic[Inner]):
     ) -> None:
         self._throttle = throttle
         self._inner: Inner = self._new_inner() if inner is None else inner
+        self._connection: Hashable = None if inner is None else _identity(inner)
         self._name = name
         self._key = key
 
@@ -89,7 +102,7 @@ class _TransportBase(Generic[Inner]):
         if isinstance(executor, FeatureExecutor):
             call.replaces_values = executor.replaces_status
             if executor.responses is not None:
-                call.use_cache(executor.responses, self._key)
+                call.use_cache(executor.responses, self._key, self._connection)
             served = yield from executor.serve(call)
         else:
             served = yield from call.run(sheds=True)
@@ -115,7 +128,7 @@ class GuardTransport(_TransportBase[httpx.BaseTransport], httpx.BaseTransport):
         inner: makes the calls; by default ``httpx.HTTPTransport()``. It is closed with this one.
         name: of the guard; by default each origin has its own, named like ``https://models.test:8443``.
         key: computes the cache key of a request, instead of method and URL, for fallbacks with ``stale``;
-            None as its result: do not cache. Requests with a body, or with a field that may identify the
+            None as its result: do not cache. The Host field and the inner transport always count. Requests with a body, or with a field that may identify the
             user, are cached only with such a key, which must distinguish users and bodies.
     """
 

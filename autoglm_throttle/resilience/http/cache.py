@@ -49,11 +49,11 @@ FORBID_STORING: Final = frozenset({"no-store", "private", "no-cache"})
 
 FORBID_STALE: Final = frozenset({"must-revalidate", "proxy-revalidate"})
 
-# Fields of one connection (RFC 9111 section 3.1), of one user (``Set-Cookie``), or of one use (``Age``).
+# Fields of one connection (RFC 9111 section 3.1), or of one use (``Age``).
 UNSTORED_FIELDS: Final = frozenset(
     {
         *("age", "connection", "keep-alive", "proxy-authenticate", "proxy-authentication-info"),
-        *("proxy-connection", "set-cookie", "te", "trailer", "transfer-encoding", "upgrade"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
         *("warning", "x-degraded"),  # ``Warning`` is obsolete, RFC 9111 section 5.5
     }
 )
@@ -80,13 +80,14 @@ class CacheRequest:
     url: str
     headers: Pairs  # Names in any case
     key: Hashable = None  # Key of the user's function, instead of method and URL; None: there is none
+    route: Hashable = None  # Parts of the address that no function of the user replaces
 
     @property
     def base_key(self) -> Hashable:
         """Cache key."""
         if self.key is not None:
-            return (self.method, self.key)
-        return (self.method, self.url, addressing_fields(self.headers))
+            return (self.method, self.key, self.route)
+        return (self.method, self.url, self.route, addressing_fields(self.headers))
 
     @property
     def is_cacheable(self) -> bool:
@@ -184,19 +185,25 @@ class ResponseCache:
         self.max_body_bytes: int = settings.cache_body_bytes
 
     def request(
-        self, method: str, url: str, headers: Pairs, request: object, key: CacheKey | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Pairs,
+        request: object,
+        key: CacheKey | None = None,
+        route: Hashable = None,
     ) -> CacheRequest | None:
         """Return the cache request of an HTTP request; None: it is not cached."""
         make = self._key if key is None else key
         if make is None:
-            return CacheRequest(method, url, headers)
+            return CacheRequest(method, url, headers, route=route)
         try:
             user_key = make(request)
             hash(user_key)
         except Exception as error:  # noqa: BLE001 - a user's key function may raise anything
             self._log.warn("key", f"a request has no key, its response is not cached ({error!r})")
             return None
-        return None if user_key is None else CacheRequest(method, url, headers, user_key)
+        return None if user_key is None else CacheRequest(method, url, headers, user_key, route)
 
     def find(self, request: CacheRequest | None) -> CachedResponse | None:
         """Return the stored response that may replace an error of this request, or None."""
@@ -281,9 +288,14 @@ def varies_by(headers: Pairs) -> tuple[str, ...] | None:
 
 def storable(request: CacheRequest, status: int, headers: Pairs) -> bool:
     """Whether a response may be stored once it is complete."""
-    if status != 200 or not request.is_cacheable or directives(headers).keys() & FORBID_STORING:
+    if status != 200 or not request.is_cacheable or is_for_one_user(headers):
         return False
     return varies_by(headers) is not None and all(is_sendable(name, value) for name, value in headers)
+
+
+def is_for_one_user(headers: Pairs) -> bool:
+    """Whether a response forbids its use for others; a cookie shows that its body may be for one user."""
+    return bool(directives(headers).keys() & FORBID_STORING or members(headers, "set-cookie"))
 
 
 def cached_response(request: CacheRequest, headers: Pairs, body: bytes, requested_s: float) -> CachedResponse:

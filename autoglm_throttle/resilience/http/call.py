@@ -45,6 +45,10 @@ SWITCHING_PROTOCOLS: Final = 101  # After status 101 the connection is no longer
 
 TOO_MANY_REQUESTS: Final = 429
 
+# Extensions of a request that replace a part of its address: with another target or virtual host, the same
+# URL has another response.
+ADDRESSING_EXTENSIONS: Final = ("target", "sni_hostname")
+
 
 class TransportRejected(GuardRejected, httpx.TransportError):
     """The call was rejected and no fallback answered; an ``httpx.HTTPError``, as callers expect."""
@@ -83,11 +87,18 @@ class HttpCall:
         self._observer: BodyObserver | None = None  # Observer of a body that has not ended
         self._is_short = False  # Whether the body may be cached and is known to be short enough
 
-    def use_cache(self, responses: ResponseCache, key: CacheKey | None) -> None:
-        """Cache and share the response; ``key``: the transport's function for the cache key."""
+    def use_cache(self, responses: ResponseCache, key: CacheKey | None, connection: Hashable) -> None:
+        """Cache and share the response.
+
+        ``key`` is the transport's function for the cache key, ``connection`` stands for its inner transport,
+        which may have a client certificate.
+        """
         request, url = self.request, str(self.request.url).partition("#")[0]
+        names = (str(request.extensions.get(name)) for name in ADDRESSING_EXTENSIONS)
+        route = connection, request.headers.get("host"), *names
         self._responses = responses
-        self.cache_request = responses.request(request.method, url, pairs(request.headers), request, key)
+        headers = pairs(request.headers)
+        self.cache_request = responses.request(request.method, url, headers, request, key, route)
 
     @property
     def flight_key(self) -> Hashable | None:

@@ -49,6 +49,7 @@ class Guarded:
         self.counted: list[tuple[str, FallbackKind, str]] = []
         self.outcomes: list[Outcome] = []
         self.circuits: dict[str, GuardState] = {}
+        self._inner = httpx.MockTransport(ok)
         self._rules = rules or BreakerSettings()
         self._fallback = fallback
         self._criticality = criticality
@@ -57,6 +58,11 @@ class Guarded:
         self.degradation = DegradationController(
             self._settings, lambda: self.load, 1.0, self.clock, lambda *_: None
         )
+
+    def inner(self, handler: Any) -> httpx.MockTransport:
+        """Return the one inner transport of all calls, with this handler from now on."""
+        self._inner.handler = handler
+        return self._inner
 
     def guard(self, name: str) -> Guard:
         if name not in self.circuits:
@@ -172,7 +178,7 @@ def call(
         parts: leave after so many parts of the body; None: read it all.
         options: of the request.
     """
-    inner = httpx.MockTransport(handler)
+    inner = guarded.inner(handler)
     if face == "sync":
         transport = GuardTransport(guarded, inner, name=name, key=key)
         with httpx.Client(transport=transport) as client:

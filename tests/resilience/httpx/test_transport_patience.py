@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import ref
 
 import anyio
 import anyio.lowlevel
@@ -34,7 +35,7 @@ def made_call(guarded: Guarded, request: httpx.Request) -> HttpCall:
     assert isinstance(executor, FeatureExecutor)
     assert executor.responses is not None
     made = HttpCall(circuit, request, lambda _: None, GuardedBody)
-    made.use_cache(executor.responses, None)
+    made.use_cache(executor.responses, None, None)
     return made
 
 
@@ -189,7 +190,11 @@ def test_private_response_stops_sharing_for_a_while(
     assert isinstance(circuit.executor, FeatureExecutor)
     responses = circuit.executor.responses
     assert responses is not None
-    mine, other = CacheRequest("GET", URL, ()), CacheRequest("GET", URL + "?q=2", ())
+    route = ref(guarded.inner(None)), "vectors.test", "None", "None"
+    mine, other = (
+        CacheRequest("GET", URL, (), None, route),
+        CacheRequest("GET", URL + "?q=2", (), None, route),
+    )
     assert responses.is_unshareable(mine) is not waits
     assert not responses.is_unshareable(other)
     guarded.clock.advance(UNSHARED_S)

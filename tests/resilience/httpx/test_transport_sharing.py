@@ -50,7 +50,7 @@ def sized(body: bytes = b"live", **headers: str) -> Callable[[], httpx.Response]
 
 async def together(guarded: Guarded, upstream: Upstream, headers: list[dict[str, str]]) -> list[str]:
     """Return the results of concurrent requests: text, or the name of the exception."""
-    transport = AsyncGuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
+    transport = AsyncGuardTransport(guarded, guarded.inner(upstream), name="dep")
     answers = [""] * len(headers)
     async with httpx.AsyncClient(transport=transport) as client:
 
@@ -89,7 +89,7 @@ def in_threads(
         except httpx.HTTPError as error:
             done.append(type(error).__name__)
 
-    transport = GuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
+    transport = GuardTransport(guarded, guarded.inner(upstream), name="dep")
     with httpx.Client(transport=transport) as client, ThreadPoolExecutor(len(headers)) as pool:
         tasks = [pool.submit(request, own) for own in headers]
         pause = threading.Event()
@@ -253,7 +253,7 @@ def test_cancelled_leader_is_replaced(backend: str) -> None:
     answers: list[str] = []
 
     async def task() -> None:
-        transport = AsyncGuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
+        transport = AsyncGuardTransport(guarded, guarded.inner(upstream), name="dep")
         async with httpx.AsyncClient(transport=transport) as client:
 
             async def request() -> None:
@@ -285,7 +285,7 @@ def test_an_age_is_that_of_the_call_that_was_made(backend: str) -> None:
 
     async def task() -> None:
         upstream = Upstream(late)
-        transport = AsyncGuardTransport(guarded, httpx.MockTransport(upstream), name="dep")
+        transport = AsyncGuardTransport(guarded, guarded.inner(upstream), name="dep")
         async with httpx.AsyncClient(transport=transport) as client:
 
             async def request() -> None:
