@@ -128,8 +128,9 @@ class GuardTransport(_TransportBase[httpx.BaseTransport], httpx.BaseTransport):
         inner: makes the calls; by default ``httpx.HTTPTransport()``. It is closed with this one.
         name: of the guard; by default each origin has its own, named like ``https://models.test:8443``.
         key: computes the cache key of a request, instead of method and URL, for fallbacks with ``stale``;
-            None as its result: do not cache. The Host field and the inner transport always count. Requests with a body, or with a field that may identify the
-            user, are cached only with such a key, which must distinguish users and bodies.
+            None as its result: do not cache. The Host field and the inner transport always count.
+            Requests with a body, or with a field that may identify the user, are cached only with such a
+            key, which must distinguish users and bodies.
     """
 
     _new_inner = httpx.HTTPTransport

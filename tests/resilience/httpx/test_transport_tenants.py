@@ -77,7 +77,10 @@ class Unhashable(httpx.BaseTransport):
     """An inner transport that cannot be a part of a key."""
 
     def __eq__(self, other: object) -> bool:
-        return True  # and so it has no hash
+        return True
+
+    def __hash__(self) -> int:
+        raise TypeError("no hash")
 
     def __init__(self, status: int) -> None:
         self.status = status
