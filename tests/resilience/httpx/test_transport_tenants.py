@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import anyio
@@ -119,7 +119,7 @@ class Origin:
     def __init__(self, drawn: random.Random) -> None:
         self.drawn = drawn
 
-    def of(self, certificate: str) -> Callable[[httpx.Request], Awaitable[httpx.Response]]:
+    def of(self, certificate: str) -> Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]:
         async def answer(request: httpx.Request) -> httpx.Response:
             for _ in range(self.drawn.randrange(3)):
                 await checkpoint()
