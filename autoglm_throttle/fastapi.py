@@ -97,10 +97,11 @@ def limit(
 ) -> Dependency:
     """Create a dependency that charges the caller again: ``Depends(limit(priority="high", cost=4))``.
 
-    It runs after the middleware and after the body was parsed. It takes ``cost`` units from the bucket of
-    its priority and from the caller's user limits, and counts as a separate request, but not as a second
-    one in flight. It may wait in the queue only for a ``throttle`` that has not admitted the request yet.
-    The caller is the one found by the middleware. The middleware answers a rejection inside it.
+    It runs after the middleware and after the body was parsed. It takes ``cost`` more units from the bucket
+    of its priority and from the caller's user limits. All charges of a request are one: the response tells
+    the units left after it, a rejection refunds all, and a sum that no limit can ever admit is a 413.
+    It is a request of its own, which may wait in the queue, only for a ``throttle`` that has not admitted the
+    request yet. The caller is the one found by the middleware. The middleware answers a rejection inside it.
     Behind an app with its own error handling, and without the middleware, the same status and fields come
     with FastAPI's error body. It is never a 500.
 
@@ -127,13 +128,15 @@ def limit(
                 warn_once()
             yield None
             return
-        charged_throttle, demand = charged
+        charged_throttle, charged_for = charged
+        if isinstance(charged_for, Permit):
+            await _top_up(connection, charged_throttle, charged_for, policy)
+            yield charged_for
+            return
         holders: set[Throttle] = connection.scope.setdefault(HELD, set())
         # A request in flight must not wait for a second slot: if all did, none would finish.
-        in_flight = charged_throttle in holders or charged_throttle in (connection.scope.get(MARKER) or {})
-        verdict = await charged_throttle.admit(
-            _additional_demand(demand, policy, holds_slot=demand.holds_slot and not in_flight)
-        )
+        holds_slot = charged_for.holds_slot and charged_throttle not in holders
+        verdict = await charged_throttle.admit(_additional_demand(charged_for, policy, holds_slot=holds_slot))
         if isinstance(verdict, Rejection):
             raise _rejection_error(connection, charged_throttle, verdict.decision)
         holders.add(charged_throttle)
@@ -211,22 +214,34 @@ def _classifier(throttle: Throttle) -> RequestClassifier:
     return RequestClassifier(throttle.settings, RouteTable(), record_oddity=record_oddity)
 
 
-def _find_charge(scope: Scope) -> tuple[Throttle, Demand] | None:
+def _find_charge(scope: Scope) -> tuple[Throttle, Permit | Demand] | None:
     permits: dict[Throttle, Permit | None] = scope.get(MARKER) or {}
-    charged = [(throttle, admitted.demand) for throttle, admitted in permits.items() if admitted is not None]
+    charged = [(throttle, admitted) for throttle, admitted in permits.items() if admitted is not None]
     return charged[-1] if charged else None
 
 
 def _find_own_charge(
     throttle: Throttle, classifier: RequestClassifier, scope: Scope
-) -> tuple[Throttle, Demand] | None:
-    """Return the throttle of the dependency, and the demand to charge there; None: the request is exempt."""
+) -> tuple[Throttle, Permit | Demand] | None:
+    """Return the throttle of the dependency, and the permit or the demand to charge there.
+
+    None: the request is exempt.
+    """
     permits: dict[Throttle, Permit | None] = scope.get(MARKER) or {}
     if throttle in permits:
         admitted = permits[throttle]
-        return None if admitted is None else (throttle, admitted.demand)
+        return None if admitted is None else (throttle, admitted)
     is_exempt = path_of(scope) in throttle.settings.callers.exempt_paths
     return None if is_exempt else (throttle, classifier.demand(scope))
+
+
+async def _top_up(
+    connection: HTTPConnection, throttle: Throttle, admitted: Permit, policy: RoutePolicy
+) -> None:
+    demand = _additional_demand(admitted.demand, policy, holds_slot=False)
+    rejection = await throttle.admission.top_up(admitted, demand)
+    if rejection is not None:
+        raise _rejection_error(connection, throttle, rejection.decision)
 
 
 def _additional_demand(demand: Demand, policy: RoutePolicy, *, holds_slot: bool) -> Demand:

@@ -14,7 +14,7 @@ from autoglm_throttle.limiting.decisions import HasTokens, all_rejected, latest
 from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.shared_limits import PendingCheck
-from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Reason
+from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Outcome, Reason
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
@@ -108,7 +108,7 @@ class AdmissionController:
                 decision = self._user_limits.hit(demand, now) or ADMITTED
                 if decision.allowed:
                     settlement.counters.classes[demand.priority].admitted += 1
-                    verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot)
+                    verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, payer)
                 elif isinstance(decision, PendingCheck):
                     verdict = Ticket.with_slot(demand, now, kind, slot)
                     verdict.charges = TicketCharges(settlement, payer, charged_s=now)
@@ -155,14 +155,36 @@ class AdmissionController:
             return self.verdicts.reject(demand, decision, now, kind)
         if queued is None:
             settlement.counters.classes[demand.priority].admitted += 1
-            return self.verdicts.permit(settlement, demand, decision, now, now, kind, slot)
+            return self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, charges)
         queued.charges, charges.decision = charges, decision
         if settlement.limiter.in_flight < settlement.limiter.capacity:  # the limit has just grown
             settlement.call_ready(now)
         return queued
 
-    def try_charge(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:
+    async def top_up(self, permit: Permit, demand: Demand) -> Rejection | None:
+        """Charge an admitted request again: all its charges are one, and a rejection refunds them all."""
+        if self.has_leases:
+            await self.ensure_lease(demand)
+        charged = self.try_charge(demand, demand.work_class, permit)
+        if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
+            charged = await self.verdicts.wait(charged) or charged
+        if isinstance(charged, Permit):  # of a dry run, which has counted the rejection
+            charged.settle(Outcome.NEUTRAL)
+            return None
+        with self._lock:
+            if isinstance(charged, Ticket):
+                self.verdicts.add_charge(permit, charged)
+                return None
+            self.verdicts.refund_permit(permit, self._clock())
+        self.flush()
+        return charged
+
+    def try_charge(
+        self, demand: Demand, work_class: str = "", admitted: Permit | None = None
+    ) -> Permit | Ticket | Rejection:
         """Ask the rates and the user limits alone, for a request whose body is not there yet.
+
+        Or for one that is ``admitted`` and is charged again.
 
         Returns:
             A ticket without a slot, to wait for if its check of the store is pending, then to leave or to
@@ -174,7 +196,8 @@ class AdmissionController:
         settlement = self._settlement
         with self._lock:
             kind = settlement.limiter.work_classes[work_class]
-            payer = (
+            too_large = None if admitted is None else self.verdicts.too_large(admitted, demand, now)
+            payer = too_large or (
                 self._take_tokens(demand, now)
                 if self.control_state.factor > 0.0
                 else all_rejected(self.control_state, now)
@@ -220,7 +243,7 @@ class AdmissionController:
             charged.state = _LEFT
             if queued is None:
                 settlement.counters.classes[demand.priority].admitted += 1
-                verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot)
+                verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, charges)
             elif isinstance(queued, Decision):
                 verdict = self.verdicts.reject(demand, queued, now, kind)
             else:

@@ -43,6 +43,7 @@ class AdmissionParts:
     take_tokens: Callable[[Demand, float], HasTokens | Decision]
     shared_budget: SharedBudget
     user_limits: UserLimits | SharedUserLimits
+    limit_sets: LimitSets  # The user limits by demand
     quota: Quota | None
     fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
     store: SharedUserLimits | None  # The user limits if they are shared through a store
@@ -73,6 +74,7 @@ def admission_parts(
         take_tokens=take_tokens,
         shared_budget=SharedBudget(settings.rates, now),
         user_limits=users,
+        limit_sets=limit_sets(settings),
         quota=memory,
         fleet=members,
         store=None if isinstance(users, UserLimits) else users,
@@ -136,6 +138,16 @@ def _fleet_gpu(settings: Settings, local: GpuProvider | None, clock: Clock) -> G
     return RemoteGpuProvider(local, connect, host, settings.store, settings.gpu, clock)
 
 
+def limit_sets(settings: Settings) -> LimitSets:
+    """Create the sets of user limits."""
+    return LimitSets(
+        settings.users.by_priority,
+        by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
+        by_route={route.name: route.user_limit for route in settings.routes},
+        address_factor=settings.users.address_factor,
+    )
+
+
 def user_limits(
     settings: Settings,
     hasher: CallerHasher,
@@ -148,12 +160,7 @@ def user_limits(
 
     ``fleet_sync`` knows the number of processes, where ``settings.workers`` does not.
     """
-    sets = LimitSets(
-        settings.users.by_priority,
-        by_plan={name: plan.user_limit for name, plan in settings.plans.items()},
-        by_route={route.name: route.user_limit for route in settings.routes},
-        address_factor=settings.users.address_factor,
-    )
+    sets = limit_sets(settings)
     store = shared_store(settings, redis) if any(sets) else None
     if store is None:
         return UserLimits(sets, settings.users.max_users)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.admission.settlement import Settlement
+from autoglm_throttle.limiting.decisions import HasTokens
+from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.work_class import PAUSED, WorkClass
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
 
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from autoglm_throttle.control.quota import Quota
 
 _NEUTRAL: Final = Outcome.NEUTRAL
+
+# Charges of an admitted request: the bucket that paid, if the user limits were charged at its arrival; those
+# of its ticket; or all of them, once it was charged again.
+Charges = HasTokens | TicketCharges | list[tuple[Demand, TicketCharges]] | None
 
 
 class Permit:
@@ -27,7 +33,7 @@ class Permit:
     """
 
     __slots__ = (
-        *("_settlement", "admitted_s", "arrived_s", "decision", "demand"),
+        *("_settlement", "admitted_s", "arrived_s", "charges", "decision", "demand"),
         *("settled", "slot", "started_s", "work_class"),
     )
 
@@ -42,6 +48,7 @@ class Permit:
         admitted_s: float,
         work_class: WorkClass,
         slot: int,
+        charges: Charges = None,
     ) -> None:
         self._settlement = settlement
         self.demand: Demand = demand
@@ -51,6 +58,7 @@ class Permit:
         self.started_s: float = admitted_s  # As ``admitted_s``, later by the time of its pauses
         self.work_class: WorkClass = work_class
         self.slot: int = slot  # What it holds: `NO_SLOT` to `RESUMED`
+        self.charges: Charges = charges  # Read by `Verdicts.charges_of` only
         self.settled: bool = False
 
     def record_chunk(self) -> None:
@@ -164,7 +172,9 @@ class QuotaPermit(Permit):
     __slots__ = ("_advice", "_load")
 
     def __init__(
-        self, quota: Quota, *arguments: *tuple[Settlement, Demand, Decision, float, float, WorkClass, int]
+        self,
+        quota: Quota,
+        *arguments: *tuple[Settlement, Demand, Decision, float, float, WorkClass, int, Charges],
     ) -> None:
         super().__init__(*arguments)
         self._advice = quota.advice(self.demand, self.admitted_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
@@ -11,8 +12,9 @@ import anyio
 from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, QuotaPermit, Rejection
-from autoglm_throttle.limiting.decisions import latest
-from autoglm_throttle.limiting.ticket import Ticket, TicketState
+from autoglm_throttle.limiting.decisions import latest, rate_rejection
+from autoglm_throttle.limiting.decisions import rejection as limit_rejection
+from autoglm_throttle.limiting.ticket import Ticket, TicketCharges, TicketState
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import Decision, Demand, Reason
@@ -39,21 +41,66 @@ class Verdicts:
         self._shared_budget = parts.shared_budget
         self._quota = parts.quota
         self._store = parts.store
+        self._buckets = parts.buckets
+        self._limit_sets = parts.limit_sets
 
     # Under the lock
 
     def refund(self, ticket: Ticket, now: float) -> None:
         """Return all resources that a ticket holds."""
         self._settlement.cancel(ticket, now)
-        charges = ticket.charges
+        self._give_back(ticket.demand, ticket.charges, now)
+
+    def _give_back(self, demand: Demand, charges: TicketCharges, now: float) -> None:
         if charges.payer is not None:
-            charges.payer.give_back(ticket.demand.cost, now)
+            charges.payer.give_back(demand.cost, now)
         if charges.budget_charged:
             self._shared_budget.give_back(now)
         if charges.pending_check is not None:
             charges.pending_check.undo(now)
         else:
-            self._user_limits.give_back(ticket.demand, charges.charged_s, now)
+            self._user_limits.give_back(demand, charges.charged_s, now)
+
+    def charges_of(self, permit: Permit) -> list[tuple[Demand, TicketCharges]]:
+        """Return the charges of an admitted request, its own first."""
+        charges = permit.charges
+        if not isinstance(charges, list):
+            if not isinstance(charges, TicketCharges):
+                charges = TicketCharges(self._settlement, charges, charged_s=permit.arrived_s)
+            charges = permit.charges = [(permit.demand, charges)]
+        return charges
+
+    def add_charge(self, permit: Permit, ticket: Ticket) -> None:
+        """Use up a ticket without a slot for a further charge of an admitted request."""
+        ticket.state = _LEFT
+        self.charges_of(permit).append((ticket.demand, ticket.charges))
+        decision = ticket.charges.decision
+        if decision is not None and decision.window_s:
+            permit.decision = decision
+
+    def refund_permit(self, permit: Permit, now: float) -> None:
+        """Return all charges of an admitted request that is rejected after all; once."""
+        for demand, charges in self.charges_of(permit):
+            if charges.owner is self._settlement:  # not of a parent process
+                self._give_back(demand, charges, now)
+        permit.charges = []
+
+    def too_large(self, permit: Permit, demand: Demand, now: float) -> Decision | None:
+        """Return the rejection of a charge that can never fit beside the earlier ones of its request."""
+        earlier = [other for other, _ in self.charges_of(permit)]
+        bucket = self._buckets.all[demand.priority]
+        cost = demand.cost + sum(other.cost for other in earlier if other.priority is demand.priority)
+        if cost > bucket.burst and not self._buckets.borrows:
+            return rate_rejection(bucket, cost, math.inf, now)
+        limits = self._limit_sets.of(demand)
+        counted = sum(math.ceil(other.cost) for other in earlier if self._limit_sets.of(other) is limits)
+        units = counted + math.ceil(demand.cost)
+        small = next((limit for limit in limits.users if units > limit.limit), None) if limits else None
+        if small is None:
+            return None
+        status = {known.name: known for known in permit.decision.limits}.get(small.name)
+        used, reset_s = (0, 0.0) if status is None else (small.limit - status.remaining, status.reset_s)
+        return limit_rejection(small, max(0, used - counted), reset_s, math.inf)
 
     def reject(self, demand: Demand, decision: Decision, now: float, kind: WorkClass) -> Permit | Rejection:
         """Reject a demand; in a dry run count the rejection and admit it."""
@@ -93,7 +140,9 @@ class Verdicts:
             return self.reject(demand, rejection, now, kind)
         ticket.state = _LEFT
         self._settlement.counters.classes[demand.priority].admitted += 1
-        return self.permit(self._settlement, demand, decision, ticket.arrived_s, called_s, kind, ticket.slot)
+        return self.permit(
+            self._settlement, demand, decision, ticket.arrived_s, called_s, kind, ticket.slot, ticket.charges
+        )
 
     def _record_queue_time(self, ticket: Ticket, now: float) -> float:
         """Record the queue time of a ticket, and return it."""

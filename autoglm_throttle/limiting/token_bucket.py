@@ -101,6 +101,7 @@ class PriorityBuckets:
             for priority, rate in zip(Priority, rates, strict=True)
         )
         self._donors = tuple(_donors(priority, settings.borrow, self.all) for priority in Priority)
+        self.borrows: bool = settings.borrow is not BorrowMode.OFF
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -73,6 +73,7 @@ class LeasedBuckets:
             TokenLease(rate, max(1.0, rate * rates.burst_s), now, priority.label, fleet.fleet_lease_s)
             for priority, rate in zip(Priority, rates.rates_rps, strict=True)
         )
+        self.borrows: bool = False  # As of `PriorityBuckets`: the settings forbid it in a fleet
         self.members: int = 1  # Living processes, counted by the store; 1 before its first answer
         self.health: StoreHealth = StoreHealth(1, (PROBE_S,), now=now)
         self.is_request_pending: bool = False  # Whether a call is under way

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount
 
 from autoglm_throttle import ConfigError, Outcome, Permit, Priority, Reason, ThrottleMiddleware
+from autoglm_throttle.asgi.scope import permit_of
 from autoglm_throttle.fastapi import limit
 from autoglm_throttle.testing import ManualThrottle, assert_admitted, assert_limited, throttle_for_tests
 
@@ -128,7 +129,7 @@ async def test_behind_the_middleware_the_response_is_the_middlewares(
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["reason"] == "user:user-60s"
     assert answer.headers["retry-after"] == "60"
-    assert throttle.snapshot().requests[Priority.MID, "admitted", Reason.OK] == 3
+    assert throttle.snapshot().requests[Priority.MID, "admitted", Reason.OK] == 2
     assert throttle.snapshot().outcomes[Priority.MID, Outcome.NEUTRAL] == 1
 
 
@@ -270,19 +271,20 @@ async def test_what_only_the_inner_throttle_exempts_is_charged_by_the_outer() ->
         (ClientDisconnect(), Outcome.NEUTRAL),
     ],
 )
-async def test_its_permit_is_settled_as_the_endpoint_ends(error: Exception | None, outcome: Outcome) -> None:
+async def test_its_own_permit_is_settled_as_the_endpoint_ends(
+    error: Exception | None, outcome: Outcome
+) -> None:
     throttle = throttle_for_tests()
     app = FastAPI()
     seen: list[Permit] = []
 
     @app.get("/")
-    async def root(permit: Permit = Depends(limit("high"))) -> None:  # noqa: B008 - FastAPI's form
+    async def root(permit: Annotated[Permit, Depends(limit("high", throttle=throttle))]) -> None:
         seen.append(permit)
         assert not permit.settled
         if error is not None:
             raise error
 
-    app.add_middleware(ThrottleMiddleware, throttle=throttle)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as caller:
         await caller.get("/")
@@ -307,8 +309,101 @@ async def test_rejected_second_charge_settles_the_first_neutral() -> None:
     async with client(app) as caller:
         assert_limited(await caller.get("/"), "too_large")
     snapshot = throttle.snapshot()
-    assert snapshot.outcomes[Priority.HIGH, Outcome.NEUTRAL] == 1
+    assert snapshot.outcomes[Priority.MID, Outcome.NEUTRAL] == 1
     assert sum(snapshot.active.values()) == 0
+
+
+def charging(throttle: ManualThrottle, *charges: Any) -> FastAPI:
+    """A service with an endpoint that depends on charges, and one that does not."""
+    app = FastAPI()
+
+    @app.get("/dear", dependencies=[Depends(charge) for charge in charges])
+    async def dear() -> str:
+        return "dear"
+
+    @app.get("/cheap")
+    async def cheap() -> str:
+        return "cheap"
+
+    app.add_middleware(ThrottleMiddleware, throttle=throttle)
+    return app
+
+
+# FIELD 14
+@pytest.mark.parametrize(
+    "settings", [{"user_limit": "5/second"}, {"rate_mid_rps": 5}, {"user_limit": "5/second;100/minute"}]
+)
+@pytest.mark.parametrize("charges", [[5], [2, 3]])
+async def test_sum_above_a_limit_is_too_large(settings: dict[str, Any], charges: list[float]) -> None:
+    throttle = throttle_for_tests(**settings)
+    async with client(charging(throttle, *(limit(cost=cost) for cost in charges))) as caller:
+        for _ in range(3):
+            answer = await caller.get("/dear")
+            assert_limited(answer, "too_large")
+            assert answer.status_code == 413
+            assert "retry-after" not in answer.headers
+        assert [(await caller.get("/cheap")).status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+# FIELD 14
+async def test_admitted_response_tells_the_units_after_all_charges() -> None:
+    throttle = throttle_for_tests(user_limit="9/minute")
+    async with client(charging(throttle, limit(cost=2.5), limit("low"))) as caller:
+        assert (await caller.get("/dear")).headers["ratelimit"] == '"user-60s";r=4;t=60'
+    assert throttle.snapshot().requests[Priority.MID, "admitted", Reason.OK] == 1
+    assert sum(throttle.snapshot().requests.values()) == 1
+
+
+# FIELD 14
+async def test_rejected_charge_refunds_the_whole_request() -> None:
+    throttle = throttle_for_tests(user_limit="9/minute")
+    async with client(charging(throttle, limit("high", cost=2), limit(cost=3))) as caller:
+        assert_admitted(await caller.get("/dear"))
+        tokens = throttle.snapshot().tokens
+        for _ in range(4):
+            assert_limited(await caller.get("/dear"), "user")
+        assert throttle.snapshot().tokens == tokens
+        assert [(await caller.get("/cheap")).status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert sum(throttle.snapshot().active.values()) == 0
+
+
+# FIELD 14
+@pytest.mark.parametrize("settings", [{"user_limit": "9/10s"}, {"rate_mid_rps": 1, "burst_s": 9}])
+async def test_rejected_charge_fits_at_its_retry_after(settings: dict[str, Any]) -> None:
+    throttle = throttle_for_tests(**settings, retry_jitter=0)
+    async with client(charging(throttle, limit(cost=4))) as caller:
+        assert_admitted(await caller.get("/dear"))
+        throttle.clock.advance(0.5)
+        wait_s = (await caller.get("/dear")).json()["retry_after_s"]
+        throttle.clock.advance(wait_s - 0.001)
+        assert_limited(await caller.get("/dear"))
+        throttle.clock.advance(0.001)
+        assert_admitted(await caller.get("/dear"))
+
+
+# FIELD 14
+async def test_charge_gives_the_permit_of_the_request() -> None:
+    throttle = throttle_for_tests()
+    app = FastAPI()
+
+    @app.get("/")
+    async def root(
+        request: Request, one: Annotated[Permit, Depends(limit())], other: Annotated[Permit, Depends(limit())]
+    ) -> bool:
+        return one is other is permit_of(request.scope)
+
+    app.add_middleware(ThrottleMiddleware, throttle=throttle)
+    async with client(app) as caller:
+        assert (await caller.get("/")).json() is True
+
+
+# FIELD 14
+async def test_dry_run_counts_a_charge_that_would_be_rejected() -> None:
+    throttle = throttle_for_tests(user_limit="9/minute", dry_run=True)
+    async with client(charging(throttle, limit(cost=4))) as caller:
+        assert [(await caller.get("/dear")).status_code for _ in range(3)] == [200] * 3
+    assert throttle.snapshot().would_reject[Priority.MID, Reason.USER] == 2
+    assert sum(throttle.snapshot().active.values()) == 0
 
 
 async def test_a_stream_keeps_its_permit_to_the_end_of_the_dependency() -> None:

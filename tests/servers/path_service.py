@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request, WebSocket
+from fastapi import Depends, FastAPI, Request, WebSocket
 from starlette.responses import PlainTextResponse, Response
 
 from autoglm_throttle import RoutePolicy, Settings, Throttle
 from autoglm_throttle.asgi import ThrottleMiddleware, mark
+from autoglm_throttle.fastapi import limit
 from tests.servers.service import by_key
 
 LIMIT, LIMIT_OF_ROUTE, COST = 6, 2, 3
@@ -42,6 +43,18 @@ async def marked() -> Response:
     return PlainTextResponse("text")
 
 
+@service.get("/half", dependencies=[Depends(limit(cost=LIMIT // 2))])
+async def half() -> Response:
+    """More than half of the limit, with the unit of any request."""
+    return PlainTextResponse("text")
+
+
+@service.get("/too-dear", dependencies=[Depends(limit(cost=LIMIT))])
+async def too_dear() -> Response:
+    """One unit more than the limit."""
+    return PlainTextResponse("text")
+
+
 @service.websocket("/ws")
 async def echo(websocket: WebSocket) -> None:
     """Accept, and close with the client."""
@@ -55,4 +68,5 @@ async def gateway(request: Request) -> Response:
     return PlainTextResponse(request.url.path)
 
 
-app = ThrottleMiddleware(service, throttle=throttle, identify=by_key)
+service.add_middleware(ThrottleMiddleware, throttle=throttle, identify=by_key)
+app = service

@@ -101,3 +101,21 @@ def test_ambiguous_path_is_not_exempt(server: Server, path: str) -> None:
 @pytest.mark.parametrize("path", ["/internal/x", "/internal/.well-known/a..b", "/internal/...", "/internal/"])
 def test_plain_path_stays_exempt(server: Server, path: str) -> None:
     assert served(server, path) == TIMES
+
+
+# FIELD 14
+def test_charge_of_dependency_is_one_with_the_request(server: Server) -> None:
+    key = fresh_key()
+    first, second = (server.get("/half", key) for _ in range(2))
+    assert first.headers["ratelimit"].startswith(f'"user-60s";r={LIMIT // 2 - 1};')
+    assert (first.status, second.status) == (200, 429)
+    refunded = [server.get("/v1/chat", key).status for _ in range(LIMIT // 2)]
+    assert refunded == [200] * (LIMIT // 2 - 1) + [429]
+
+
+# FIELD 14
+def test_charge_that_never_fits_is_too_large(server: Server) -> None:
+    key = fresh_key()
+    answers = [server.get("/too-dear", key) for _ in range(3)]
+    assert [answer.status for answer in answers] == [413] * 3
+    assert answers[-1].headers["ratelimit"].startswith(f'"user-60s";r={LIMIT};')
