@@ -47,6 +47,7 @@ _CAUSES: Final = (
 # Terms of the pressure that only an engine reports. A view without one that was known is no new sample: the
 # largest of the other terms would look like relief.
 _ENGINE_TERMS: Final = frozenset({"queue", "kv"})
+_WITHOUT_WORK: Final = frozenset({GpuCondition.STALLED, GpuCondition.IDLE})
 _NO_LOAD: Final = frozenset({GpuCondition.IDLE, GpuCondition.WORKING, GpuCondition.LOST})
 
 
@@ -55,7 +56,7 @@ class VerdictEffect(NamedTuple):
 
     factor: float = 1.0  # 0..1, the maximum that policy ``tiers`` admits; each device counts by its weight
     cause: ControlCause | None = None  # The worse of the two conditions behind a factor below 1
-    stalled: bool = False  # Whether every usable device is stalled
+    stalled: bool = False  # Whether a usable device is stalled, and no other one works
     # Whether every busy device is underfed, so that its utilization is no reason to reject requests.
     underfed: bool = False
 
@@ -82,7 +83,8 @@ def effect(view: GpuView) -> VerdictEffect:
     return VerdictEffect(
         factor=min(1.0, remaining / total_weight),
         cause=next((cause for condition, cause in _CAUSES if condition in conditions), None),
-        stalled=conditions == {GpuCondition.STALLED},
+        # In a hung collective one device may spin at 100 % while the others wait at 0 % (NVIDIA/nccl#1550).
+        stalled=GpuCondition.STALLED in conditions and conditions <= _WITHOUT_WORK,
         underfed=conditions - _NO_LOAD == {GpuCondition.UNDERFED},
     )
 
@@ -196,7 +198,7 @@ class SignalTracker:
         return not self._sample.untrusted
 
     def is_ready(self, now: float) -> bool:
-        """Whether at least one device is not stalled; without devices, or by too old telemetry, True."""
+        """Whether a device works, or none is stalled; without devices, or by too old telemetry, True."""
         losses = self._devices
         # A lost device reports nothing: its loss is as young as the reading, a stall as its measurement.
         is_stalled = self.effect.stalled and now <= losses.known_until_s

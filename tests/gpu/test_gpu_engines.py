@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.gpu.scrape.engines import is_reachable, parse_engine
+from autoglm_throttle.gpu.scrape.engines import is_reachable, parse_engine, parse_instances
 from autoglm_throttle.gpu.scrape.exposition import Series
 from autoglm_throttle.types import GpuSample
 from tests.gpu.exporter_texts import series
@@ -78,6 +78,15 @@ def test_disaggregated_queues_of_sglang_add_up() -> None:
 def test_engine_preset_reads_its_page(name: str, expected: tuple[object, ...], model: str) -> None:
     row = report(name)
     assert (numbers(row), row.name) == (expected, model)
+
+
+def test_instance_without_a_number_is_no_row() -> None:
+    lines = [
+        Series("tgi_queue_size", {"instance": "a:80"}, math.nan),
+        Series("tgi_queue_size", {}, 1.0),
+        Series("tgi_queue_size", {"instance": "b:80"}, 2.0),
+    ]
+    assert [row.device for row, _, _ in parse_instances(lines, source="s", now=7.0)] == ["b:80"]
 
 
 def test_trtllm_under_dynamo_has_another_prefix() -> None:

@@ -391,11 +391,11 @@ def test_device_at_default_power_limit_is_not_throttled(bits: frozenset[str] | N
     assert {each.capacity for each in seen} == {1.0}
 
 
-def test_limit_lowered_before_start_is_shown_and_keeps_rates() -> None:
+def test_limit_lowered_before_the_start_is_the_owners() -> None:
+    """FIELD 25: it was called throttled for ever."""
     player = Player()
-    seen = player.play(one(900, {**SOLD, **LOWERED}, GpuCondition.THROTTLED, completed_per_s=10.0))
-    (verdict,) = seen.verdicts.values()
-    assert (verdict.condition, verdict.evidence["limit_share"]) == (GpuCondition.THROTTLED, 400.0 / 700.0)
+    seen = player.play(one(900, {**SOLD, **LOWERED}, GpuCondition.PRODUCTIVE, completed_per_s=10.0))
+    assert labels(seen) == (GpuCondition.PRODUCTIVE,)
     assert seen.capacity == 1.0
     hot = {**SOLD, **LOWERED, "throttle": frozenset({"sw_power_cap", "hw_thermal"})}
     assert player.play(one(5, hot, GpuCondition.THROTTLED, completed_per_s=10.0)).capacity == 0.5, (
@@ -403,12 +403,54 @@ def test_limit_lowered_before_start_is_shown_and_keeps_rates() -> None:
     )
 
 
-def test_limit_lowered_at_run_time_counts_by_clock() -> None:
-    lowered = {**SOLD, **LOWERED}
+@pytest.mark.parametrize(
+    ("per_s", "capacity"),
+    [
+        (2224.0, 1.0),  # 2 % more tokens at 0.67 of the clock
+        (1744.0, 0.8),
+        (1000.0, 990.0 / 1485.0),  # The clock at its own limit was seen before
+    ],
+)
+def test_lowered_limit_counts_by_clock_or_progress(per_s: float, capacity: float) -> None:
+    """FIELD 24: the clock alone counted, 0.68 although the tokens per second rose."""
     player = Player()
-    player.play(one(60, SOLD, GpuCondition.PRODUCTIVE, completed_per_s=10.0))
-    seen = player.play(one(60, lowered, GpuCondition.THROTTLED, completed_per_s=10.0))
-    assert seen.capacity == pytest.approx(990.0 / 1485.0), "its clock at its own limit was seen before"
+    player.play(one(120, SOLD, GpuCondition.PRODUCTIVE, chunks_per_s=2180.0))
+    lowered = one(300, {**SOLD, **LOWERED}, GpuCondition.THROTTLED, chunks_per_s=per_s)
+    seen = list(player.seconds(lowered))
+    assert labels(seen[-1]) == (GpuCondition.THROTTLED,)
+    # The slower throughput is learned for the seconds until the verdict.
+    assert {round(each.capacity, 1) for each in seen[30:]} == {round(capacity, 1)}
+
+
+def test_heat_counts_by_the_clock_whatever_the_progress() -> None:
+    player = Player()
+    player.play(one(120, SOLD, GpuCondition.PRODUCTIVE, chunks_per_s=2180.0))
+    hot = {**SOLD, "throttle": frozenset({"sw_thermal"}), "sm_clock_mhz": 742.5}
+    seen = player.play(one(30, hot, GpuCondition.THROTTLED, chunks_per_s=2180.0))
+    assert seen.capacity == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("power_w", "bits", "finding"),
+    [
+        (420.0, frozenset({"sw_power_cap"}), GpuCondition.THROTTLED),
+        (559.0, frozenset({"sw_power_cap"}), GpuCondition.THROTTLED),
+        (561.0, frozenset({"sw_power_cap"}), GpuCondition.PRODUCTIVE),
+        (420.0, frozenset[str](), GpuCondition.PRODUCTIVE),
+    ],
+)
+def test_cap_far_below_the_limit_is_that_of_the_chassis(
+    power_w: float, bits: frozenset[str], finding: GpuCondition
+) -> None:
+    """FIELD 25: a device at 0.6 of its limit with the cap bit was productive; its clock is not full speed."""
+    player = Player()
+    device = {**SOLD, "power_w": power_w, "throttle": bits, "sm_clock_mhz": 1188.0}
+    seen = player.play(one(300, device, finding, completed_per_s=10.0))
+    assert labels(seen) == (finding,)
+    assert seen.capacity == pytest.approx(0.6 if finding is GpuCondition.THROTTLED else 1.0)
+    if finding is GpuCondition.THROTTLED:
+        (verdict,) = seen.verdicts.values()
+        assert verdict.evidence["limit_used"] == pytest.approx(power_w / 700.0)
 
 
 @pytest.mark.parametrize(
@@ -422,8 +464,10 @@ def test_limit_lowered_at_run_time_counts_by_clock() -> None:
     ],
 )
 def test_a_limit_counts_as_lowered_from_a_twentieth_on(limit_w: float | None, finding: GpuCondition) -> None:
-    device = {**SOLD, "power_limit_w": limit_w}
-    assert labels(Player().play(one(6, device, finding, completed_per_s=10.0))) == (finding,)
+    player, device = Player(), {**SOLD, "power_limit_w": limit_w}
+    if limit_w is not None:
+        player.play(one(6, SOLD, GpuCondition.PRODUCTIVE, completed_per_s=10.0))
+    assert labels(player.play(one(6, device, finding, completed_per_s=10.0))) == (finding,)
 
 
 def test_full_speed_learned_under_load_gives_the_capacity_back() -> None:

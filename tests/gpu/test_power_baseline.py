@@ -52,6 +52,18 @@ def test_never_idle_device_has_no_idle_power() -> None:
     assert power.share(260.0, LIMIT_W, 900.0) == 0.65
 
 
+def test_power_at_rest_is_that_before_the_first_work() -> None:
+    """FIELD 25: it counts until ten idle seconds in a row are known."""
+    power = PowerBaseline()
+    for at, drawn_w in enumerate((50.0, 54.0, 52.0)):
+        power.learn(drawn_w, float(at), idle=True, busy=False)
+    assert power.rest_w == pytest.approx(52.0)
+    assert power.idle_w is None
+    power.learn(300.0, 3.0, idle=False, busy=True)
+    power.learn(90.0, 4.0, idle=True, busy=False)
+    assert power.rest_w == pytest.approx(52.0), "a pause between two requests is no rest"
+
+
 def test_neither_idle_nor_busy_breaks_the_span() -> None:
     power = PowerBaseline()
     for at in range(100):

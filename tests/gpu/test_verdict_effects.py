@@ -80,6 +80,28 @@ class TestStalled:
         assert not service.telemetry_rejections
         assert service.throttle.control_state().factor == 1.0
 
+    @pytest.mark.parametrize("policy", ["tiers", "adaptive", "concurrency", "fixed"])
+    def test_one_spinning_device_beside_idle_ones_is_not_ready(self, policy: str) -> None:
+        """FIELD 13, NVIDIA/nccl#1550: one of eight spins, seven read 0 %, and nothing comes out."""
+        service, gpu = make_service(devices=8, policy=policy)
+        permits = hung(service, gpu, utilization_pct=0.0)
+        gpu.set(0, utilization_pct=100.0)
+        assert STALLED_AFTER_S <= until_stalled(service) <= STALLED_AFTER_S + 4
+        assert service.findings[1:] == [GpuCondition.IDLE] * 7
+        assert not service.throttle.snapshot().ready
+        for permit in permits:
+            permit.settle()
+        service.tick(4)
+        assert service.throttle.snapshot().ready, "something came out"
+
+    def test_one_hung_device_beside_a_working_one_stays_ready(self) -> None:
+        service, gpu = make_service(devices=2)
+        hung(service, gpu)
+        gpu.set(1, utilization_pct=60.0, power_w=450.0)
+        until_stalled(service)
+        assert service.findings == [GpuCondition.STALLED, GpuCondition.WORKING]
+        assert service.throttle.snapshot().ready
+
     @pytest.mark.parametrize("policy", ["tiers", "adaptive"])
     def test_it_ends_when_something_comes_out(self, policy: str) -> None:
         service, gpu = make_service(policy=policy)

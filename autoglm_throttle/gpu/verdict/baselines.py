@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from autoglm_throttle.gpu.aggregate import power_w, ratio
+from autoglm_throttle.gpu.verdict.table import HELD_SHARE
 from autoglm_throttle.types import GpuSample, ThrottleBit
 
 # Length of a window, s: some power sensors cover only a quarter of the time (arXiv 2312.02741).
@@ -23,7 +25,8 @@ MIN_SHARE: Final = 0.2
 TIME_CONSTANT_S: Final = 60.0
 # Maximum seconds of one gap: a hang that ends in errors must not become the baseline by itself.
 MAX_SECONDS_PER_GAP: Final = 30.0
-_CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
+REST_SAMPLES: Final = 60  # Samples before the first request whose mean is power at rest: about a minute
+CAPPED: Final[frozenset[ThrottleBit]] = frozenset({"sw_power_cap"})
 
 
 class WindowMean:
@@ -66,15 +69,24 @@ class PowerBaseline:
         self._busy = WindowMean()
         self.idle_w: float | None = None  # Lowest mean of ten idle seconds, W; None: not observed yet
         self.busy_w: float | None = None  # Highest mean of ten busy seconds, W; None: not observed yet
+        # Power before the first work, W, which counts until ten idle seconds are known.
+        self.rest_w: float | None = None
+        self._rest_count = 0
 
-    def learn(self, power_w: float, at_s: float, *, idle: bool, busy: bool) -> None:
+    def learn(self, drawn_w: float, at_s: float, *, idle: bool, busy: bool) -> None:
         """Add the mean power since the sample before; neither idle nor busy teaches nothing."""
         if self._since_s is None:
             self._since_s = at_s
-        low = self._idle.add(power_w, at_s, counts=idle)
+        if not idle:
+            self._rest_count = REST_SAMPLES
+        elif self._rest_count < REST_SAMPLES:
+            self._rest_count += 1
+            before_w = self.rest_w or 0.0
+            self.rest_w = before_w + (drawn_w - before_w) / self._rest_count
+        low = self._idle.add(drawn_w, at_s, counts=idle)
         if low is not None and (self.idle_w is None or low < self.idle_w):
             self.idle_w = low
-        high = self._busy.add(power_w, at_s, counts=busy)
+        high = self._busy.add(drawn_w, at_s, counts=busy)
         if high is not None and (self.busy_w is None or high > self.busy_w):
             self.busy_w = high
 
@@ -115,7 +127,8 @@ class ClockBaseline:
     def learn(self, row: GpuSample, at_s: float, *, busy: bool) -> None:
         """Add a sample, measured at ``at_s``; ``busy`` is by its utilization."""
         lowered, clock_mhz = self._is_lowered(row), row.sm_clock_mhz
-        counts = clock_mhz is not None and busy and row.throttle == _CAPPED and not lowered
+        counts = clock_mhz is not None and busy and row.throttle == CAPPED and not lowered
+        counts = counts and not _is_held(row)
         mean = self._window.add(clock_mhz or 0.0, at_s, counts=counts)
         if mean is not None:
             self._windows += 1
@@ -124,9 +137,9 @@ class ClockBaseline:
     def at_initial_limit(self, row: GpuSample) -> bool:
         """Return whether only the initial power limit, for which the rates were chosen, slows the device."""
         limit_w, first_w, bits = row.power_limit_w, self._first_w, row.throttle
-        if limit_w is None or first_w is None or bits is None:
+        if limit_w is None or first_w is None or bits is None or _is_held(row):
             return False
-        return bits <= _CAPPED and limit_w >= first_w * (1.0 - SAME_LIMIT)
+        return bits <= CAPPED and limit_w >= first_w * (1.0 - SAME_LIMIT)
 
     def _is_lowered(self, row: GpuSample) -> bool:
         """Return whether the limit is below the highest known one; a new maximum resets the baseline."""
@@ -148,6 +161,12 @@ class ClockBaseline:
         if row.sm_clock_mhz is None or full is None:
             return None
         return min(1.0, max(MIN_SHARE, row.sm_clock_mhz / full))
+
+
+def _is_held(row: GpuSample) -> bool:
+    """Return whether a device at a power cap is far below its limit, so that another limit holds it."""
+    share = ratio(power_w(row), row.power_limit_w)
+    return share is not None and share < HELD_SHARE and row.throttle is not None and row.throttle >= CAPPED
 
 
 class WorkBaseline:

@@ -43,6 +43,8 @@ THROTTLED_SHARE: Final = 0.20  # Share of time slowed down from which a device i
 SLOW_CLOCK: Final = 0.85
 # Power limit over the default from which being at it is no throttling; chosen: the report has noise.
 LOWERED_LIMIT: Final = 0.95
+# Power over the limit below which a capped device is held by another limit, that of its chassis; chosen.
+HELD_SHARE: Final = 0.80
 HOST_LOAD: Final = 0.80  # Processes that want a core, per core, from which the host is the bottleneck
 # Share of the cores' time spent waiting for a disk, from which the host is the bottleneck.
 HOST_IOWAIT: Final = 0.20
@@ -65,6 +67,8 @@ class VerdictInput:
     fault_bits: float | None = None  # Number of heat or hardware reasons that slow the device down
     power_cap: float | None = None  # 1 if the device is at its power limit, else 0
     limit_share: float | None = None
+    at_first_limit: float | None = None  # 1 if only the limit of the start, which the owner chose, slows it
+    limit_used: float | None = None  # Power over the limit
     throttled_ratio: float | None = None
     clock_share: float | None = None
     progress_per_s: float | None = None
@@ -118,8 +122,11 @@ def _stalled(it: VerdictInput, settings: VerdictSettings) -> bool:
 
 def _throttled(it: VerdictInput) -> bool:
     """Return whether the device is slowed down; a power limit counts only if lowered, or possibly so."""
-    capped = _is(it.power_cap, gt, 0.0) or _is(it.throttled_ratio, gt, THROTTLED_SHARE)
-    slowed = capped and not _is(it.limit_share, ge, LOWERED_LIMIT) and not _is(it.clock_share, ge, SLOW_CLOCK)
+    by_cap = _is(it.power_cap, gt, 0.0)
+    capped = by_cap or _is(it.throttled_ratio, gt, THROTTLED_SHARE)
+    chosen = _is(it.limit_share, ge, LOWERED_LIMIT) or _is(it.at_first_limit, gt, 0.0)
+    held = by_cap and _is(it.limit_used, lt, HELD_SHARE)
+    slowed = (held or (capped and not chosen)) and not _is(it.clock_share, ge, SLOW_CLOCK)
     return _busy(it) and (_is(it.fault_bits, gt, 0.0) or slowed)
 
 
@@ -184,6 +191,7 @@ SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
         ("fault_bits", gt, 0.0),
         ("power_cap", gt, 0.0),
         ("limit_share", lt, LOWERED_LIMIT),
+        ("limit_used", lt, HELD_SHARE),
         ("throttled_ratio", gt, THROTTLED_SHARE),
         ("clock_share", lt, SLOW_CLOCK),
     ),

@@ -89,8 +89,8 @@ class ThroughputTracker:
         self._busy_since_s: float | None = None
         self._baselines: dict[tuple[str, int], _Baseline] = {}
 
-    def update(self, view: GpuView, work: ServiceStats, now: float) -> Throughput:
-        """Add the current counts; a repeated reading does no harm."""
+    def update(self, view: GpuView, work: ServiceStats, now: float, *, learns: bool = True) -> Throughput:
+        """Add the current counts, and learn them unless not ``learns``; a repeated reading does no harm."""
         passed_s = self._advance(work, _engines(view), now)
         window_s = min(max(WINDOW_S, work.p95_s or 0.0), WINDOW_MAX_S)
         since_s = self._busy_since_s
@@ -98,7 +98,7 @@ class ThroughputTracker:
             per_s=self._rate((_TOKENS,) if self._by_engines else (_ANSWERS, _PARTS), window_s),
             silent_s=0.0 if since_s is None else now - max(self._progressed_s, since_s),
             no_request_s=now - self._last_in_flight_s,
-            share=self._compare(window_s, passed_s),
+            share=self._compare(window_s, passed_s, learns=learns),
             window_s=window_s,
             progressed_s=self._progressed_s if self._has_progressed else None,
         )
@@ -160,7 +160,7 @@ class ThroughputTracker:
         passed_s = now.at_s - start.at_s
         return (now.done(units) - start.done(units)) / passed_s if passed_s > 0.0 else None
 
-    def _compare(self, window_s: float, passed_s: float) -> float | None:
+    def _compare(self, window_s: float, passed_s: float, *, learns: bool) -> float | None:
         """Return throughput over the baseline at this level, and update the baseline."""
         level, now = self._level(window_s), self._latest
         if level is None:
@@ -178,7 +178,7 @@ class ThroughputTracker:
             unit: self._baselines.setdefault((unit, level), replace(one)) for unit, one in observed.items()
         }
         share = self._best(baselines, window_s)
-        for unit, one in observed.items():
+        for unit, one in observed.items() if learns else ():
             self._learn(unit, level, one, passed_s, short=share is not None and share < COLLAPSED_SHARE)
         return share
 

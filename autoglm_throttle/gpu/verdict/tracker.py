@@ -15,7 +15,7 @@ from typing import Final
 
 from autoglm_throttle.gpu.aggregate import BELIEVED_PERIODS, load_pct, power_w, ratio
 from autoglm_throttle.gpu.verdict import table
-from autoglm_throttle.gpu.verdict.baselines import ClockBaseline, PowerBaseline, WorkBaseline
+from autoglm_throttle.gpu.verdict.baselines import CAPPED, ClockBaseline, PowerBaseline, WorkBaseline
 from autoglm_throttle.gpu.verdict.table import BUSY_PCT, IDLE_PCT, VerdictInput
 from autoglm_throttle.gpu.verdict.throughput import Throughput, ThroughputTracker
 from autoglm_throttle.settings.groups.gpu import GpuSettings, VerdictSettings, stale_at_least_s
@@ -29,7 +29,7 @@ FIRST_S: Final = 600.0
 RELEASE_S: Final = 10.0  # Seconds without any request in flight after which a stall counts as over
 _SAME_S: Final = 1e-3  # a source recomputes its age each time: less is rounding, not a new measurement
 _AS_REPORTED: Final = ("sm_active_ratio", "dram_active_ratio", "tensor_active_ratio", "throttled_ratio")
-_IDLE_SHARE: Final = 0.1  # of the limit, if never seen idle: 70 of 700 W, 50 of 400 W, 15 of 72 W
+_IDLE_SHARE: Final = 0.15  # of the limit, if never seen idle: V100 and A100 13 to 18 %, H100 10 %
 
 
 class VerdictTracker:
@@ -47,23 +47,38 @@ class VerdictTracker:
         """Update the verdicts of all devices (engines get none); a repeated measurement changes nothing.
 
         In the capacity a throttled device counts by its clock over its full speed, the mean of its last
-        samples; one that is only held to the power limit it has had since the start counts whole.
+        samples. At a lowered power limit the progress of the service counts if that is more; at the limit of
+        the start the device counts whole.
         """
-        throughput = self._throughput.update(view, work, now)
+        # The throughput of slowed devices is no baseline for it.
+        learns = all(
+            device.verdict.condition is not GpuCondition.THROTTLED for device in self._devices.values()
+        )
+        throughput = self._throughput.update(view, work, now, learns=learns)
         common = _common_input(view, work, throughput, self._queue_target)
         rows = {(row.host, row.device): row for row in view.devices if row.kind != "engine"}
         for key in self._devices.keys() - rows.keys():
             del self._devices[key]
-        missing = 0.0
         for key, row in rows.items():
             device = self._devices.get(key)
             if device is None:
                 device = self._devices[key] = self._new_history(now)
             device.evaluate(row, common, throughput, view.interval_s or 0.0, now)
-            if device.verdict.condition is GpuCondition.THROTTLED:
-                # A throttled device stays usable; only the lost share of its speed leaves the capacity.
-                missing += view.weights.get(key, 0.0) * (1.0 - device.speed_share)
         verdicts = {key: self._devices[key].verdict for key in rows}
+        slow = [key for key in rows if verdicts[key].condition is GpuCondition.THROTTLED]
+        # A throttled device stays usable; only the lost share of its speed leaves the capacity.
+        by_limit, by_fault = (
+            math.fsum(
+                view.weights.get(key, 0.0) * (1.0 - self._devices[key].speed_share)
+                for key in slow
+                if (rows[key].throttle == CAPPED) is is_limit
+            )
+            for is_limit in (True, False)
+        )
+        if throughput.share is not None:
+            # At a lower power limit a clock may fall without any loss of progress.
+            by_limit = min(by_limit, max(0.0, 1.0 - throughput.share))
+        missing = by_limit + by_fault
         return replace(view, verdicts=verdicts, capacity=max(0.0, view.capacity - missing))
 
 
@@ -215,6 +230,8 @@ class _DeviceHistory:
             fault_bits=None if bits is None else float(len(bits - {"sw_power_cap"})),
             power_cap=None if bits is None else float("sw_power_cap" in bits),
             limit_share=ratio(row.power_limit_w, row.power_limit_default_w),
+            at_first_limit=float(self._at_initial_limit),
+            limit_used=ratio(drawn_w, row.power_limit_w),
             clock_share=clock,
             silent_share=throughput.silent_s / stall_after_s,
             **{name: getattr(row, name) for name in _AS_REPORTED},
@@ -224,7 +241,13 @@ class _DeviceHistory:
         """Return power over the baseline at work, both above idle power."""
         drawn_w, baseline_w, idle_w = power_w(row), self._work_w.mean, self._power.idle_w
         if idle_w is None:
+            idle_w = self._power.rest_w
+        if idle_w is None and baseline_w is not None:
             idle_w = _IDLE_SHARE * (row.power_limit_w or 0.0)
+            # A device that works at less rests at less, too.
+            idle_w = idle_w if idle_w < baseline_w else 0.0
+        if idle_w is None:
+            return None
         if drawn_w is None or baseline_w is None or baseline_w <= idle_w:
             return None
         return max(0.0, drawn_w - idle_w) / (baseline_w - idle_w)

@@ -225,9 +225,9 @@ SYNTHETIC = (
     ),
     Case(
         "at_its_power_limit_every_day",
-        "slow against the boost clock at first; after half a minute that is known to be its full speed",
+        "slow against the boost clock, at the limit of the start; then that limit is lowered",
         (
-            one(20, {**CAPPED, "sm_clock_mhz": 1400.0}, U.THROTTLED, completed_per_s=10.0),
+            one(20, {**CAPPED, "sm_clock_mhz": 1400.0}, U.PRODUCTIVE, completed_per_s=10.0),
             one(60, {**CAPPED, "sm_clock_mhz": 1400.0}, U.PRODUCTIVE, completed_per_s=10.0),
             one(30, {**CAPPED, "sm_clock_mhz": 1290.0}, U.PRODUCTIVE, completed_per_s=10.0),
             one(
@@ -256,14 +256,14 @@ SYNTHETIC = (
     ),
     Case(
         "limited_from_the_start",
-        "its limit was lowered before anybody looked, and what it was sold with tells so",
-        (one(300, {**SOLD, **LOWERED}, U.THROTTLED, completed_per_s=10.0),),
+        "its limit was lowered before the start: a cap of the owner is no slowdown",
+        (one(300, {**SOLD, **LOWERED}, U.PRODUCTIVE, completed_per_s=10.0),),
     ),
     Case(
         "limited_by_a_source_that_tells_no_default",
-        "as long as nobody knows better it is reported, until its clock is known",
+        "the limit of the start counts, whatever the default is",
         (
-            one(20, {**SOLD, **LOWERED, "power_limit_default_w": None}, U.THROTTLED, completed_per_s=10.0),
+            one(20, {**SOLD, **LOWERED, "power_limit_default_w": None}, U.PRODUCTIVE, completed_per_s=10.0),
             one(60, {**SOLD, **LOWERED, "power_limit_default_w": None}, U.PRODUCTIVE, completed_per_s=10.0),
         ),
     ),
