@@ -49,10 +49,14 @@ class CallResult:
 
     attempt: GuardedAttempt
     copy: object = UNSET  # Copy of the value for the other callers; `UNSET` if it cannot be shared
-    # Whether other callers may use the result: not after a time-out of the caller, since limits differ.
-    is_shareable: bool = True
+    # Limits of the caller after a time-out: only for callers with limits that are no longer. Empty: for all.
+    limits: tuple[float, ...] = ()
     # Traceback of the exception; each caller that raises it again starts with this one.
     trace: TracebackType | None = None
+
+
+class GuardTimeoutError(TimeoutError):
+    """A call has exceeded the time limit of its guard."""
 
 
 def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> GuardedAttempt:
@@ -127,12 +131,12 @@ def _is_success(fast: FastPath, value: object) -> bool:
 
 
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
-    """Await, or raise TimeoutError after the limit; a cancellation from outside stays one."""
+    """Await, or raise GuardTimeoutError after the limit; a cancellation from outside stays one."""
     import anyio
 
     with anyio.move_on_after(limit_s):
         return await start()
-    raise TimeoutError(f"{description} within {limit_s:g} s")
+    raise GuardTimeoutError(f"{description} within {limit_s:g} s")
 
 
 def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from operator import le
 from typing import TYPE_CHECKING, Any, Final
 
 from autoglm_throttle.events import RateLimitedLogger
@@ -83,7 +84,9 @@ class FeatureExecutor:
         self._is_async = fallback is not None and fallback.asynchronous
         self._always_shares = fallback is not None and fallback.coalesce == "always"
         # Live calls that other callers may share.
-        self.single_flight: SingleFlight[CallResult] = SingleFlight(lambda result: result.is_shareable)
+        self.single_flight: SingleFlight[CallResult] = SingleFlight(
+            lambda result, limits: all(map(le, limits, result.limits))
+        )
         self.results: ResultCache | None = None  # Cached results of functions; None: nothing is cached
         self.responses: ResponseCache | None = None  # Cached responses of HTTP calls; None: nothing is cached
         if fallback is not None and fallback.stale:
@@ -280,7 +283,10 @@ class FeatureExecutor:
             if value is not UNSET:
                 self._on_degraded(self.feature.name, FallbackKind.STALE, REFRESH)
                 return FallbackAnswer(value, FallbackKind.STALE, REFRESH)
-        result, is_own = yield from self.single_flight.run(key, call.run_shared, call.max_wait_s)
+        found = yield from self.single_flight.run(key, call.run_shared, call.limits)
+        if found is None:
+            return GuardedAttempt(error=call.timed_out(), outcome=Outcome.FAILURE)
+        result, is_own = found
         if is_own:
             return result.attempt
         return _shared_attempt(call, result) or (yield from call.run())

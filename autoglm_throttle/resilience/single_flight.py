@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from contextvars import ContextVar
+from math import isinf
+from operator import le
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -20,27 +22,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Number of unshared results after which a waiter makes its own call. One is the cost of a single impatient
-# caller. Without the limit, a dependency that hangs would make all waiters call one after the other.
-_MAX_UNSHARED_RESULTS: Final = 2
+# Time limits of a caller in seconds, infinite without one; the first is also that of its wait for others.
+Limits = tuple[float, ...]
+
+# A waiter with a limit in vain waits once more, among those in the same situation: they call one at a time.
+_TURNS: Final = 2
+
+# Patience with a leader that has no longer limits: its own limit ends its call, perhaps a moment later.
+_PATIENCE: Final = 2.0
 
 
 class _SharedCall(Generic[T]):
-    """One live call; it ends without a result if it was cancelled or its result is not shared.
+    """One live call; it ends without a result if it was cancelled.
 
     As a context manager it is the call of its leader; at its end all waiters wake, even after an error.
     """
 
-    __slots__ = ("_calls", "_key", "_token", "done", "is_unshared", "result", "waiters")
+    __slots__ = ("_calls", "_token", "done", "key", "limits", "result", "waiters")
 
     def __init__(
-        self, calls: dict[Hashable, _SharedCall[T]], key: Hashable, done: threading.Event | anyio.Event
+        self, calls: dict[Hashable, _SharedCall[T]], limits: Limits, done: threading.Event | anyio.Event
     ) -> None:
         self._calls = calls
-        self._key = key
+        self.key: Hashable = None
+        self.limits = limits  # Those of its leader
         self.done = done
         self.result: T | Unset = UNSET
-        self.is_unshared = False  # Whether it has ended with a result that is not shared
         self.waiters: int = 0
 
     def __enter__(self) -> None:
@@ -50,7 +57,7 @@ class _SharedCall(Generic[T]):
         with suppress(ValueError):  # a dropped coroutine is closed in another context
             _CURRENT_CALLS.reset(self._token)
         # Remove before waking: a waiter that starts over must not find this call again.
-        del self._calls[self._key]
+        del self._calls[self.key]
         with suppress(RuntimeError):  # its loop has ended, and so have its waiters
             self.done.set()
 
@@ -64,11 +71,12 @@ class SingleFlight(Generic[T]):
 
     Threads share calls within the process, tasks within their event loop, since no other loop can wake them.
     The first caller of a key makes the call. All waiters get its result. If it was cancelled or its result is
-    not shared, they start over, and the first of them makes the next call. A waiter makes its own call after
-    two unshared results or after its own time limit, so no caller depends on another's time limit.
+    not for them, as a time-out of a caller with a shorter limit, they start over, and the first of them makes
+    the next call. Waiters whose own limit ends share a second call in the same way, so no caller depends on
+    another's time limit, and a dependency that hangs gets at most two calls at a time.
     """
 
-    def __init__(self, is_shareable: Callable[[T], bool]) -> None:
+    def __init__(self, is_shareable: Callable[[T, Limits], bool]) -> None:
         self._is_shareable = is_shareable
         self._calls: dict[Hashable, _SharedCall[T]] = {}
 
@@ -83,39 +91,45 @@ class SingleFlight(Generic[T]):
     def in_flight(self, key: Hashable) -> Steps[bool]:
         """Return whether another thread, or another task of this loop, is making the call."""
         loop, _ = yield _SCOPE
-        return (loop, key) in self._calls
+        return (loop, key, 0) in self._calls
 
     def run(
-        self, key: Hashable, call: Callable[[], Steps[T]], limit_s: float | None
-    ) -> Steps[tuple[T, bool]]:
-        """Make the call or wait for it; return the result, and whether it is that of the own call."""
+        self, key: Hashable, call: Callable[[], Steps[T]], limits: Limits
+    ) -> Steps[tuple[T, bool] | None]:
+        """Make the call or wait for it; return the result, and whether it is that of the own call.
+
+        None: another caller's call, and then that of a waiter, lasted longer than the limit.
+        """
         loop, event = yield _SCOPE
-        own = _SharedCall(self._calls, (loop, key), event)
-        end_s = None if limit_s is None else monotonic() + limit_s
-        unshared = 0
-        while unshared < _MAX_UNSHARED_RESULTS:
+        own = _SharedCall(self._calls, limits, event)
+        for turn in range(_TURNS):
+            own.key, end_s = (loop, key, turn), None
             # `setdefault` is atomic: of several callers exactly one becomes the leader.
-            shared = self._calls.setdefault((loop, key), own)
-            if shared is own:
+            while (shared := self._calls.setdefault(own.key, own)) is not own:
+                if shared in _CURRENT_CALLS.get():
+                    return (yield from call()), True
+                end_s = _end_s(limits, shared.limits) if end_s is None else end_s
+                is_done = yield from _wait(shared, end_s)
+                result = shared.result
+                if not isinstance(result, Unset) and self._is_shareable(result, limits):
+                    return result, False
+                if not is_done:
+                    break
+            else:
                 with own:
-                    result = yield from call()
-                    own.is_unshared = not self._is_shareable(result)
-                    own.result = UNSET if own.is_unshared else result
-                return result, True
-            if shared in _CURRENT_CALLS.get():
-                break
-            is_done = yield from _wait(shared, end_s)
-            if not isinstance(shared.result, Unset):
-                return shared.result, False
-            if not is_done:
-                break
-            unshared += shared.is_unshared
-        return (yield from call()), True
+                    own.result = yield from call()
+                return own.result, True
+        return None
 
 
-def _wait(shared: _SharedCall[T], end_s: float | None) -> Steps[bool]:
+def _end_s(limits: Limits, leader: Limits) -> float:
+    patience = _PATIENCE if all(map(le, leader, limits)) else 1.0
+    return monotonic() + patience * limits[0]
+
+
+def _wait(shared: _SharedCall[T], end_s: float) -> Steps[bool]:
     """Wait for the end of a call, until ``end_s`` at most; return whether it has ended."""
-    left_s = None if end_s is None else max(0.0, end_s - monotonic())
+    left_s = None if isinf(end_s) else max(0.0, end_s - monotonic())
     shared.waiters += 1
     try:
         is_done: bool = yield Call(_wait_in_thread, _wait_in_task, (shared.done, left_s))

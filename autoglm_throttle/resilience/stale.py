@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
@@ -14,6 +15,7 @@ from autoglm_throttle.resilience.calls import (
     Args,
     CallResult,
     GuardedAttempt,
+    GuardTimeoutError,
     Kwargs,
     SettlingAwaitable,
     attempt,
@@ -159,7 +161,7 @@ class FunctionCall:
     rejected = GuardRejected
     check = None  # any value of a fallback is accepted
 
-    __slots__ = ("_attempt", "_results", "args", "flight_key", "kwargs", "max_wait_s", "replaces_values")
+    __slots__ = ("_attempt", "_name", "_results", "args", "flight_key", "kwargs", "limits", "replaces_values")
 
     def __init__(
         self,
@@ -174,7 +176,8 @@ class FunctionCall:
         self.flight_key: Hashable | None = key
         self.args: Args = call[1]
         self.kwargs: Kwargs = call[2]
-        self.max_wait_s: float | None = circuit.timeout_s
+        self._name = circuit.name
+        self.limits: tuple[float, ...] = (circuit.timeout_s or math.inf,)
         self.replaces_values: bool = fallback is not None and bool(fallback.on_value)
 
     def has_cached(self) -> bool:
@@ -198,9 +201,14 @@ class FunctionCall:
         return CallResult(
             attempted,
             UNSET if results is None else results.store(self.flight_key, attempted),
-            is_shareable=not isinstance(error, TimeoutError),
+            # A time-out of the function itself may be that of its caller: the next caller tries again.
+            limits=(0.0,) if isinstance(error, TimeoutError) and type(error) is not GuardTimeoutError else (),
             trace=None if error is None else error.__traceback__,
         )
+
+    def timed_out(self) -> Exception:
+        """Return the exception of a wait for others that has exceeded the limit."""
+        return GuardTimeoutError(f"{self._name} has not answered within {self.limits[0]:g} s")
 
     def copy_of(self, value: object) -> object:
         """Return a copy of the shared value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
+from math import inf
 from typing import Any
 
 import anyio
@@ -12,6 +13,9 @@ from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sy
 from autoglm_throttle.resilience.single_flight import SingleFlight
 
 FOR_S = 60.0
+
+IN_VAIN = (-1, False)
+"""Result of a caller that has waited twice for longer than its limit."""
 
 
 def one_step(call: Callable[[], Any]) -> Steps[int]:
@@ -24,17 +28,17 @@ class Flights(SingleFlight[int]):
     """Single flight of plain and coroutine functions."""
 
     def __init__(self, shares: Callable[[int], bool] = lambda _: True) -> None:
-        super().__init__(shares)
+        super().__init__(lambda result, _: shares(result))
 
-    def call(self, key: Hashable, call: Callable[[], int], limit_s: float | None = None) -> tuple[int, bool]:
+    def call(self, key: Hashable, call: Callable[[], int], limit_s: float = inf) -> tuple[int, bool]:
         """Make or share the call of a thread."""
-        return drive_sync(self.run(key, lambda: one_step(call), limit_s))
+        return drive_sync(self.run(key, lambda: one_step(call), (limit_s,))) or IN_VAIN
 
     async def call_async(
-        self, key: Hashable, call: Callable[[], Awaitable[int]], limit_s: float | None = None
+        self, key: Hashable, call: Callable[[], Awaitable[int]], limit_s: float = inf
     ) -> tuple[int, bool]:
         """Make or share the call of a task."""
-        return await drive_async(self.run(key, lambda: one_step(call), limit_s))
+        return await drive_async(self.run(key, lambda: one_step(call), (limit_s,))) or IN_VAIN
 
     def is_in_flight(self, key: Hashable) -> bool:
         """Whether a thread makes the call."""

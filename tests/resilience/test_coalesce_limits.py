@@ -10,7 +10,7 @@ import pytest
 
 from autoglm_throttle.resilience.single_flight import copy_exception
 from tests.loops import run
-from tests.resilience.coalescing import FOR_S, Calls, Flights, settle
+from tests.resilience.coalescing import FOR_S, IN_VAIN, Calls, Flights, settle
 
 
 def test_waiter_past_its_limit_makes_its_own_call(backend: str) -> None:
@@ -76,7 +76,7 @@ def test_cancellation_while_waiting_is_not_a_timeout(backend: str) -> None:
     run(backend, task)
 
 
-def test_private_result_elects_a_leader_then_separate_calls(backend: str) -> None:
+def test_result_for_no_other_lets_waiters_take_turns(backend: str) -> None:
     async def task() -> None:
         flights = Flights(lambda _: False)
         calls = Calls()
@@ -88,13 +88,37 @@ def test_private_result_elects_a_leader_then_separate_calls(backend: str) -> Non
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(want)
-            for made in (1, 2, 5):
+            for made in range(1, 6):
                 await settle(20)
                 assert calls.made == made
                 calls.go.set()
                 calls.go = anyio.Event()
         assert sorted(results) == [(made, True) for made in range(1, 6)]
         assert len(flights) == 0
+
+    run(backend, task)
+
+
+def test_callers_that_waited_in_vain_share_one_further_call(backend: str) -> None:
+    """FIELD 7: each of them made a call of its own."""
+
+    async def task() -> None:
+        flights = Flights()
+        calls = Calls()
+        results: list[tuple[int, bool]] = []
+
+        async def want() -> None:
+            results.append(await flights.call_async("key", calls, 0.01))
+            if len(results) == 99:  # the hundredth hangs, as the first does
+                assert (calls.made, results) == (2, [IN_VAIN] * 99)
+                calls.go.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(flights.call_async, "key", calls)
+            await settle()
+            for _ in range(100):
+                group.start_soon(want)
+        assert results[99:] == [(2, True)]
 
     run(backend, task)
 
@@ -166,13 +190,9 @@ def test_threads_do_not_take_a_private_result() -> None:
     threads = [threading.Thread(target=ends.want) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for waiting in (3, 2):
+    for waiting in (3, 2, 1, 0):
         assert ends.begun.acquire(timeout=FOR_S)
         ends.waiting(waiting)
-        ends.go.release()
-    for _ in range(2):
-        assert ends.begun.acquire(timeout=FOR_S)
-    for _ in range(2):
         ends.go.release()
     for thread in threads:
         thread.join(FOR_S)

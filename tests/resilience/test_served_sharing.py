@@ -6,6 +6,7 @@ import functools
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 import anyio
@@ -475,7 +476,7 @@ def test_waiter_waits_until_its_limit_and_then_calls(backend: str) -> None:
         bench = Bench(ALWAYS, rules=BreakerSettings(timeout_s=0.01))
         slow, done = Slow(), anyio.Event()
         slow.go.set()
-        late = CallResult(GuardedAttempt(error=TimeoutError()), is_shareable=False)
+        late = CallResult(GuardedAttempt(error=TimeoutError()), limits=(0.0,))
         stored = bench.served.results
         assert stored is not None
         key = stored.key(slow, (), {})
@@ -486,7 +487,7 @@ def test_waiter_waits_until_its_limit_and_then_calls(backend: str) -> None:
             return late
 
         async with anyio.create_task_group() as group:
-            group.start_soon(drive_async, bench.served.single_flight.run(key, hang, None))
+            group.start_soon(drive_async, bench.served.single_flight.run(key, hang, (inf,)))
             await settle()
             with anyio.fail_after(FOR_S):
                 assert await bench.served.call_async(slow, (), {}) == [1]

@@ -55,7 +55,7 @@ def test_a_gap_that_is_too_long_is_a_failure(backend: str, items: int) -> None:
 
     run(backend, main)
     assert seen == list(range(items))
-    assert circuit.view().last_failure.startswith("TimeoutError: db has sent nothing")
+    assert circuit.view().last_failure.startswith("GuardTimeoutError: db has sent nothing")
     assert circuit.state() is BreakerState.OPEN
     assert source.cleaned == 1
 

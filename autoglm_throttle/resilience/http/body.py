@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import httpx
 
@@ -203,26 +203,77 @@ def buffered_body(response: httpx.Response) -> bytes | None:
     return b"".join(stream) if isinstance(stream, httpx.ByteStream) else None
 
 
-def read_body(response: httpx.Response) -> bytes | None:
-    """Read a short body to its end; the response can be read again. None: it was consumed already."""
-    if not response.is_closed:
-        stream = cast("httpx.SyncByteStream", response.stream)
-        try:
-            response.stream = httpx.ByteStream(b"".join(stream))
-        finally:
-            stream.close()
-    return buffered_body(response)
+class RejoinedBody(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body of which some parts were read; read once."""
+
+    def __init__(self, parts: list[bytes], rest: Any, stream: Any) -> None:  # noqa: ANN401 - of either kind
+        self._parts = parts
+        self._rest = rest
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+        while (part := next(self._rest, None)) is not None:
+            yield part
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for read in self._parts:
+            yield read
+        while (part := await anext(self._rest, None)) is not None:
+            yield part
+
+    def close(self) -> None:
+        """Close the body without reading further."""
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        """Close the body without reading further."""
+        await self._stream.aclose()
 
 
-async def read_body_async(response: httpx.Response) -> bytes | None:
+def read_body(response: httpx.Response, max_bytes: int) -> bytes | None:
+    """Read a short body to its end; the response can be read again.
+
+    None: it was consumed already, or is longer than ``max_bytes``, and further parts are unread.
+    """
+    if response.is_closed:
+        return buffered_body(response)
+    stream: Any = response.stream
+    parts, rest, size = [], iter(stream), 0
+    try:
+        while size <= max_bytes and (part := next(rest, None)) is not None:
+            parts.append(part)
+            size += len(part)
+    except BaseException:
+        stream.close()
+        raise
+    if size > max_bytes:
+        response.stream = RejoinedBody(parts, rest, stream)
+        return None
+    stream.close()
+    response.stream = httpx.ByteStream(b"".join(parts))
+    return b"".join(parts)
+
+
+async def read_body_async(response: httpx.Response, max_bytes: int) -> bytes | None:
     """Read a short body as `read_body` does, without blocking the event loop."""
-    if not response.is_closed:
-        stream = cast("httpx.AsyncByteStream", response.stream)
-        try:
-            response.stream = httpx.ByteStream(b"".join([part async for part in stream]))
-        finally:
-            await stream.aclose()
-    return buffered_body(response)
+    if response.is_closed:
+        return buffered_body(response)
+    stream: Any = response.stream
+    parts, rest, size = [], aiter(stream), 0
+    try:
+        while size <= max_bytes and (part := await anext(rest, None)) is not None:
+            parts.append(part)
+            size += len(part)
+    except BaseException:
+        await stream.aclose()
+        raise
+    if size > max_bytes:
+        response.stream = RejoinedBody(parts, rest, stream)
+        return None
+    await stream.aclose()
+    response.stream = httpx.ByteStream(b"".join(parts))
+    return b"".join(parts)
 
 
 async def close_async(response: httpx.Response) -> None:

@@ -58,6 +58,8 @@ UNSTORED_FIELDS: Final = frozenset(
     }
 )
 
+ENDLESS_TYPES: Final = ("text/event-stream", "multipart/x-mixed-replace")
+
 DEGRADED: Final = "x-degraded"  # Response field that marks an answer of a fallback
 
 # Seconds without single flight after a response that could not be shared. An unshared wait doubles the
@@ -107,7 +109,7 @@ class CacheRequest:
 
 @dataclass(frozen=True, slots=True)
 class CachedResponse:
-    """A stored response with status 200, and its age figures."""
+    """A stored response with status 200, or a shared one of any status, and its age figures."""
 
     answer: HttpAnswer
     # Names and values of the request fields that it varies by; None for a field that was absent.
@@ -288,24 +290,31 @@ def varies_by(headers: Pairs) -> tuple[str, ...] | None:
 
 def storable(request: CacheRequest, status: int, headers: Pairs) -> bool:
     """Whether a response may be stored once it is complete."""
-    if status != 200 or not request.is_cacheable or is_for_one_user(headers):
+    return status == 200 and request.is_cacheable and is_shareable(headers)
+
+
+def is_shareable(headers: Pairs) -> bool:
+    """Whether a response may be used for others; a cookie shows that its body may be for one user."""
+    if directives(headers).keys() & FORBID_STORING or members(headers, "set-cookie"):
         return False
     return varies_by(headers) is not None and all(is_sendable(name, value) for name, value in headers)
 
 
-def is_for_one_user(headers: Pairs) -> bool:
-    """Whether a response forbids its use for others; a cookie shows that its body may be for one user."""
-    return bool(directives(headers).keys() & FORBID_STORING or members(headers, "set-cookie"))
+def is_endless(headers: Pairs) -> bool:
+    """Whether the body is a stream of events or pictures, which nobody may wait for to end."""
+    return (joined(headers, "content-type") or "").lower().startswith(ENDLESS_TYPES)
 
 
-def cached_response(request: CacheRequest, headers: Pairs, body: bytes, requested_s: float) -> CachedResponse:
+def cached_response(
+    request: CacheRequest, headers: Pairs, body: bytes, requested_s: float, status: int = 200
+) -> CachedResponse:
     """Build the stored form of a response."""
     named = {name.strip().lower() for name in (joined(headers, "connection") or "").split(",")}
     fields = tuple(pair for pair in headers if pair[0].lower() not in UNSTORED_FIELDS | named)
     if not members(fields, "content-length"):
         fields = (*fields, ("content-length", str(len(body))))
     return CachedResponse(
-        HttpAnswer(200, fields, body),
+        HttpAnswer(status, fields, body),
         tuple((name, joined(request.headers, name)) for name in varies_by(headers) or ()),
         requested_s,
         age_s(headers),

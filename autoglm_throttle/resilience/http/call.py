@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
@@ -29,6 +30,8 @@ from autoglm_throttle.resilience.http.cache import (
     CacheRequest,
     ResponseCache,
     cached_response,
+    is_endless,
+    is_shareable,
 )
 from autoglm_throttle.resilience.http.fields import body_bytes, retry_after_s
 from autoglm_throttle.resilience.state import GuardState
@@ -85,7 +88,7 @@ class HttpCall:
         self._body = body
         self._begun_s = 0.0
         self._observer: BodyObserver | None = None  # Observer of a body that has not ended
-        self._is_short = False  # Whether the body may be cached and is known to be short enough
+        self._is_short = False  # Whether the body may be shared and is not known to be too long
 
     def use_cache(self, responses: ResponseCache, key: CacheKey | None, connection: Hashable) -> None:
         """Cache and share the response.
@@ -109,9 +112,16 @@ class HttpCall:
         return None if self._responses.is_unshareable(request) else request.base_key
 
     @property
-    def max_wait_s(self) -> float | None:
-        """Maximum wait for another caller's call: the limit of the own call; None: no limit."""
-        return min_limit(self._limits().get("read"), self.circuit.timeout_s)
+    def limits(self) -> tuple[float, ...]:
+        """Time limits of the call, in seconds: for one read, then for the other steps; infinite without."""
+        own, guard_s = self.request.extensions.get("timeout") or {}, self.circuit.timeout_s
+        limits = (min_limit(own.get(step), guard_s) for step in ("read", "connect", "write", "pool"))
+        return tuple(math.inf if limit is None else limit for limit in limits)
+
+    def timed_out(self) -> Exception:
+        """Return the exception of a wait for others that has exceeded the limit."""
+        text = f"{self.circuit.name} has not answered within {self.limits[0]:g} s"
+        return httpx.ReadTimeout(text, request=self.request)
 
     def has_cached(self) -> bool:
         """Whether a usable response is cached."""
@@ -159,7 +169,7 @@ class HttpCall:
         body: bytes | None = None
         if self._is_short:
             try:
-                body = yield Call(read_body, read_body_async, (attempted.value,))
+                body = yield Call(read_body, read_body_async, (attempted.value, self._max_body_bytes))
             except Exception as error:  # noqa: BLE001 - passed on to all waiters
                 outcome = attempted.outcome if self._observer is None else self._observer.outcome
                 attempted = GuardedAttempt(error=error, outcome=outcome)
@@ -188,9 +198,10 @@ class HttpCall:
         policy = None
         if responses is not None:
             policy = responses.policy(self.cache_request, status, headers, self._begun_s)
+        length = body_bytes(self.request.method, status, headers)
+        is_kept = outcome is Outcome.FAILURE or (policy is not None and not is_endless(headers))
+        self._is_short = is_kept and (length is None or length <= self._max_body_bytes)
         if outcome is Outcome.SUCCESS and status != SWITCHING_PROTOCOLS:
-            length = body_bytes(self.request.method, status, headers)
-            self._is_short = policy is not None and length is not None and length <= policy.max_body_bytes
             self._observer = BodyObserver(circuit, permit, self._begun_s, length, policy)
             if response.is_closed:  # the body arrived with its headers, as from one without a network
                 self._observer.complete(buffered_body(response))
@@ -207,21 +218,20 @@ class HttpCall:
         """Build the result for the callers that wait for this call."""
         request, error = self.cache_request, attempted.error
         if error is not None:
-            caller_timed_out = isinstance(error, httpx.TimeoutException) and self._has_shorter_limit()
-            return CallResult(attempted, is_shareable=not caller_timed_out, trace=error.__traceback__)
+            limits = self.limits if isinstance(error, httpx.TimeoutException) else ()
+            return CallResult(attempted, limits=limits, trace=error.__traceback__)
         if request is None or attempted.rejection is not None:
             return CallResult(attempted)
+        headers, status = pairs(attempted.value.headers), attempted.value.status_code
+        if attempted.outcome is Outcome.FAILURE and not (body is not None and is_shareable(headers)):
+            # A failing status is for all callers, though its body is not.
+            headers, body = tuple(pair for pair in headers if pair[0].lower() == "retry-after"), b""
         if body is not None:
-            headers = pairs(attempted.value.headers)
-            return CallResult(attempted, cached_response(request, headers, body, self._begun_s))
+            return CallResult(attempted, cached_response(request, headers, body, self._begun_s, status))
         if self._responses is not None and attempted.outcome is not Outcome.FAILURE:
             self._responses.mark_unshareable(request)
         return CallResult(attempted)
 
-    def _has_shorter_limit(self) -> bool:
-        guard_limit_s = self.circuit.timeout_s
-        limits = [limit for limit in self._limits().values() if limit is not None]
-        return any(guard_limit_s is None or limit < guard_limit_s for limit in limits)
-
-    def _limits(self) -> Mapping[str, float | None]:
-        return self.request.extensions.get("timeout") or {}
+    @property
+    def _max_body_bytes(self) -> int:
+        return 0 if self._responses is None else self._responses.max_body_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from weakref import ref
 
 import anyio
@@ -102,7 +103,7 @@ def test_the_guards_own_limit_is_one_to_waiting(backend: str) -> None:
         async with httpx.AsyncClient(transport=transport) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(one, client, answers, None)
             await anyio.wait_all_tasks_blocked()
-            assert made_call(guarded, httpx.Request("GET", URL)).max_wait_s == SHORT_S
+            assert made_call(guarded, httpx.Request("GET", URL)).limits == (SHORT_S,) * 4
 
     run(backend, task)
     assert answers == ["timeout"]
@@ -129,52 +130,34 @@ def test_patient_caller_keeps_its_own_timeout(backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("guard_s", "own", "hurried"),
+    ("guard_s", "own", "limits"),
     [
-        (None, {}, False),
-        (None, {"read": None}, False),
-        (None, {"connect": 1.0}, True),
-        (2.0, {"read": 1.0}, True),
-        (2.0, {"read": 2.0, "pool": None}, False),
-        (2.0, {}, False),
+        (None, {}, (inf, inf, inf, inf)),
+        (None, {"read": None}, (inf, inf, inf, inf)),
+        (None, {"connect": 1.0}, (inf, 1.0, inf, inf)),
+        (2.0, {"read": 1.0}, (1.0, 2.0, 2.0, 2.0)),
+        (2.0, {"read": 3.0, "pool": None}, (2.0, 2.0, 2.0, 2.0)),
     ],
 )
 @pytest.mark.parametrize("late", [True, False])
-def test_timeout_belongs_to_the_caller_that_set_it(
-    guard_s: float | None, own: dict[str, float | None], hurried: bool, late: bool
+def test_timeout_is_shared_with_limits_no_longer(
+    guard_s: float | None, own: dict[str, float | None], limits: tuple[float, ...], late: bool
 ) -> None:
-    """A time-out is the caller's own if his limit was the shorter one; no other error is."""
+    """A time-out is for callers whose limits are no longer; any other error is for all."""
     guarded = Guarded(BreakerSettings(timeout_s=guard_s), ALWAYS)
     made = made_call(guarded, httpx.Request("GET", URL, extensions={"timeout": own}))
+    assert made.limits == limits
     assert made.cache_request is not None
     error = httpx.ReadTimeout("late") if late else httpx.ReadError("broken")
-    assert made._result(GuardedAttempt(error=error), None).is_shareable is not (hurried and late)
-
-
-@pytest.mark.parametrize(
-    ("guard_s", "own", "patience_s"),
-    [
-        (None, {}, None),
-        (None, {"read": None, "connect": 1.0}, None),
-        (None, {"read": 3.0}, 3.0),
-        (2.0, {"read": 3.0}, 2.0),
-        (2.0, {"read": 1.0}, 1.0),
-        (2.0, {}, 2.0),
-    ],
-)
-def test_how_long_one_waits_for_another(
-    guard_s: float | None, own: dict[str, float | None], patience_s: float | None
-) -> None:
-    request = httpx.Request("GET", URL, extensions={"timeout": own})
-    guarded = Guarded(BreakerSettings(timeout_s=guard_s), ALWAYS)
-    assert made_call(guarded, request).max_wait_s == patience_s
+    assert made._result(GuardedAttempt(error=error), None).limits == (limits if late else ())
 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize(
     ("answer", "waits"),
     [
-        (lambda: httpx.Response(200, stream=Parts(b"of no known length")), False),
+        (lambda: httpx.Response(200, stream=Parts(b"of no known length")), True),
+        (lambda: httpx.Response(200, stream=Parts(b"of no known length" * 100)), False),
         (lambda: httpx.Response(200, headers={"cache-control": "private"}, content=b"mine"), False),
         (lambda: httpx.Response(404), False),
         (lambda: httpx.Response(503), True),

@@ -162,7 +162,9 @@ def test_under_load_they_share(face: str) -> None:
         sized(cache_control="private"),
         sized(vary="*"),
         sized(b"x" * 1001),
-        lambda: httpx.Response(200, stream=Parts(b"of no known length")),
+        sized(set_cookie="session=1"),
+        lambda: httpx.Response(200, stream=Parts(*[b"of no known length"] * 100)),
+        lambda: httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Parts(b"data: 1")),
         lambda: httpx.Response(404, headers={"content-length": "4"}, stream=Parts(b"none")),
     ],
 )
@@ -218,11 +220,25 @@ def test_a_failing_status_sends_all_to_the_fallback(face: str) -> None:
     assert guarded.outcomes == [Outcome.FAILURE]
 
 
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [({}, "busy"), ({"cache-control": "no-store", "retry-after": "7"}, ""), ({"set-cookie": "a=b"}, "")],
+)
 @faces
-def test_a_failing_status_without_a_fallback_is_each_ones_own(face: str) -> None:
-    busy = lambda: httpx.Response(503, stream=Parts(b"busy"))  # noqa: E731
+def test_failing_status_is_shared(face: str, headers: dict[str, str], text: str) -> None:
+    """FIELD 7: each waiter called the failing origin again. A private body is for the first alone."""
+    busy = lambda: httpx.Response(503, headers=headers, stream=Parts(b"bu", b"sy"))  # noqa: E731
     guarded = Guarded(BreakerSettings(failures=100), ALWAYS)
-    assert gathered(face, guarded, busy) == (["busy"] * MANY, MANY)
+    answers, made = gathered(face, guarded, busy)
+    assert made == 1
+    assert sorted(answers) == [text] * (MANY - 1) + ["busy"]
+
+
+@faces
+def test_body_of_unknown_length_is_shared(face: str) -> None:
+    """FIELD 7: only a body with a Content-Length was shared."""
+    unknown = lambda: httpx.Response(200, stream=Parts(b"un", b"known"))  # noqa: E731
+    assert gathered(face, Guarded(fallback=ALWAYS), unknown) == (["unknown"] * MANY, 1)
 
 
 @faces
