@@ -157,7 +157,8 @@ class AdmissionController:
             settlement.counters.classes[demand.priority].admitted += 1
             return self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, charges)
         queued.charges, charges.decision = charges, decision
-        if settlement.limiter.in_flight < settlement.limiter.capacity:  # the limit has just grown
+        limiter = settlement.limiter
+        if limiter.in_flight < limiter.capacity or limiter.displaced:  # the limit has just grown
             settlement.call_ready(now)
         return queued
 
@@ -225,6 +226,7 @@ class AdmissionController:
         """Request a slot for a ticket of `try_charge`, which is used up. The result is as of `try_admit`."""
         now = self._clock()
         settlement = self._settlement
+        limiter = settlement.limiter
         demand, kind, charges = charged.demand, charged.work_class, charged.charges
         decision = charges.decision
         if decision is None:
@@ -234,7 +236,7 @@ class AdmissionController:
             slot = NO_SLOT
             queued: Ticket | Decision | None = self.verdicts.quota_rejection(charged, now)
             if queued is None and (
-                self._budget_active or not (slot := settlement.limiter.try_acquire(demand, kind, now))
+                self._budget_active or not (slot := limiter.try_acquire(demand, kind, now))
             ):
                 slot, queued, charges.budget_charged = self._slot_or_ticket(demand, kind, now)
                 if isinstance(queued, Decision):
@@ -248,7 +250,7 @@ class AdmissionController:
                 verdict = self.verdicts.reject(demand, queued, now, kind)
             else:
                 queued.charges = charges
-                if settlement.limiter.in_flight < settlement.limiter.capacity:
+                if limiter.in_flight < limiter.capacity or limiter.displaced:
                     settlement.call_ready(now)
                 verdict = queued
         self.verdicts.flush()

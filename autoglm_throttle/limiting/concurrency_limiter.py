@@ -82,8 +82,8 @@ class AdaptiveConcurrencyLimiter:
 
     __slots__ = (
         *("_even", "_first_end_s", "_learned_limit", "_learns_slo", "_paused_max", "_quiet", "_rejected"),
-        *("_uncounted_max", "_wait", "capacity", "in_flight", "limit", "memory", "paused", "period"),
-        *("queues", "service", "settings", "waiting", "work_classes"),
+        *("_uncounted_max", "_wait", "capacity", "displaced", "in_flight", "limit", "memory", "paused"),
+        *("period", "queues", "service", "settings", "waiting", "work_classes"),
     )
 
     def __init__(
@@ -111,6 +111,7 @@ class AdaptiveConcurrencyLimiter:
         self.in_flight: int = 0  # Slots in use
         self.paused: int = 0  # Requests that have given their slot back for a while
         self.waiting: int = 0  # Tickets in all queues
+        self.displaced: list[Ticket] = []  # Expired for those of other users; `pop_ready` returns them
         # Requests that may be in flight, before the memory cap and the hard limit apply.
         self.limit: float = 0.0
         self.capacity: int = 0  # Slots that may be in use
@@ -186,10 +187,11 @@ class AdaptiveConcurrencyLimiter:
         # With no time to wait it may only take a slot that no ticket waits for.
         excess = wait.excess(demand, max_wait_s, free) if max_wait_s else self.waiting + 1
         queue_index = demand.priority + 1
-        queued = len(self.queues.all[queue_index].tickets)
+        queue = self.queues.all[queue_index]
+        queued = len(queue.tickets)
         if wait.dry_run:
             queued += wait.would_wait(free)[demand.priority]
-        if excess <= 0 and queued < wait.queue_max:
+        if excess <= 0 and (queued < wait.queue_max or self._displace(demand.user, queue)):
             return self._append(Ticket(demand, now, max_wait_s, queue_index, work_class))
         ticket = self.enqueue_reserved(demand, work_class, now)
         if ticket is not None:
@@ -308,7 +310,7 @@ class AdaptiveConcurrencyLimiter:
         if not self.waiting:
             return _NO_TICKETS
         now = self._tick(now)
-        ended: list[Ticket] = []
+        ended, self.displaced = self.displaced, []
         for queue in self.queues.all:
             tickets = queue.tickets
             while tickets and now >= (oldest := next(iter(tickets))).arrived_s + oldest.max_wait_s:
@@ -331,7 +333,8 @@ class AdaptiveConcurrencyLimiter:
         max_wait_s = self.service.max_wait_s(ticket.work_class, demand.slo_s)
         excess = self._wait.excess(demand, max_wait_s, free) if max_wait_s else self.waiting + 1
         wait_s = self._wait.wait_s(demand, excess, free, self.period.opened_s, now)
-        return self._reject(demand.user, "queue:timeout", wait_s, now)
+        detail = "queue:timeout" if now >= ticket.deadline_s else "queue:full"
+        return self._reject(demand.user, detail, wait_s, now)
 
     def occupy_over_limit(self, demand: Demand, work_class: WorkClass) -> int:
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
@@ -480,6 +483,14 @@ class AdaptiveConcurrencyLimiter:
         ticket.slot = COUNTED
         ticket.work_class.in_flight += 1
         self._occupy(now)
+
+    def _displace(self, user: str, queue: TicketQueue) -> bool:
+        """Expire a ticket of a full queue whose user has more of them than ``user``, if there is one."""
+        ticket = queue.displaced_by(user)
+        if ticket is not None:
+            self._expire(ticket, queue)
+            self.displaced.append(ticket)
+        return ticket is not None
 
     def _expire(self, ticket: Ticket, queue: TicketQueue) -> None:
         ticket.state = EXPIRED

@@ -33,8 +33,8 @@ class FixedConcurrencyLimit:
     """
 
     __slots__ = (
-        *("_held_s", "_rejected", "capacity", "in_flight", "limit", "paused", "slo_s", "waiting"),
-        "work_classes",
+        *("_held_s", "_rejected", "capacity", "displaced", "in_flight", "limit", "paused", "slo_s"),
+        *("waiting", "work_classes"),
     )
 
     def __init__(self, limit: float, slo_s: float = LEARNED_SLO_MIN_S) -> None:
@@ -45,6 +45,7 @@ class FixedConcurrencyLimit:
         self.paused: int = 0  # Requests that have given their slot back for a while
         self.in_flight: int = 0  # Slots in use
         self.waiting: int = 0  # Always 0: there is no queue
+        self.displaced: Sequence[Ticket] = _NO_TICKETS
         self._held_s = FIRST_LATENCY_S
         self._rejected = 0
 

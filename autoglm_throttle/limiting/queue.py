@@ -79,6 +79,17 @@ class TicketQueue:
         mine = self._by_user.get(user)
         return sum(self._queued_at_least[1 : 2 + (len(mine) if mine else 0)])
 
+    def displaced_by(self, user: str) -> Ticket | None:
+        """Return the newest ticket of the user with most, if a new one of ``user`` is to replace it.
+
+        So one user cannot fill a queue (longest queue drop). Nearly equal users do not replace each other.
+        """
+        least = len(self._by_user.get(user, ())) + 2
+        if not self._fair or least >= len(self._queued_at_least) or not self._queued_at_least[least]:
+            return None
+        most = max(self._by_user.values(), key=len)
+        return next(reversed(most))
+
     def next(self) -> Ticket | None:
         """Return the ticket to be served next; None if there is none."""
         if not self._fair:

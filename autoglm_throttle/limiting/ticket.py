@@ -16,7 +16,7 @@ class TicketState(IntEnum):
 
     WAITING = 0
     CALLED = 1  # It has a slot
-    EXPIRED = 2  # It waited for its maximum wait
+    EXPIRED = 2  # It waited for its maximum wait, or another user has its place
     CANCELLED = 3  # The waiter was cancelled, in the queue or with the slot it had been called to
 
 

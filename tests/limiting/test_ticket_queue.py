@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.queue import COUNTERS_MAX, STALE_TURNS_MAX, TicketQueue
-from autoglm_throttle.limiting.ticket import Ticket
+from autoglm_throttle.limiting.ticket import Ticket, TicketState
 from autoglm_throttle.limiting.work_class import WorkClass
-from autoglm_throttle.types import Demand, Fairness, Priority
+from autoglm_throttle.types import Decision, Demand, Fairness, Priority
 from tests.limiting.measured_limiters import fill, limiter
 
 KIND = WorkClass("")
@@ -166,3 +166,35 @@ def test_a_heavy_user_leaves_places_to_others(fairness: Fairness, before: int) -
     assert tested.queues.count_ahead(Priority.MID, "heavy") == 6
     assert tested.queues.count_ahead(Priority.LOW, "light") == 6 + 0
     assert tested.queues.count_ahead(Priority.HIGH, "light") == 0
+
+
+def test_full_queue_gives_up_the_newest_ticket_of_most() -> None:
+    tested = TicketQueue(fair=True)
+    (_, second), _ = [join(tested, "a") for _ in range(2)], join(tested, "b")
+    assert tested.displaced_by("a") is None
+    assert tested.displaced_by("b") is None, "nearly equal users do not replace each other"
+    assert tested.displaced_by("c") is second
+    assert TicketQueue(fair=True).displaced_by("c") is None
+
+
+def test_queue_by_arrival_gives_up_no_ticket() -> None:
+    tested = TicketQueue(fair=False)
+    for _ in range(3):
+        join(tested, "a")
+    assert tested.displaced_by("b") is None
+
+
+def test_user_with_fewer_tickets_enters_a_full_queue() -> None:
+    tested = limiter(queue_max=3, fairness=Fairness.USER)
+    fill(tested, 0.0)
+    kind = tested.work_classes[""]
+    heavy = [tested.enqueue(Demand(Priority.MID, user="a"), kind, 0.0) for _ in range(4)]
+    assert [type(one) for one in heavy] == [Ticket, Ticket, Ticket, Decision]
+    light = tested.enqueue(Demand(Priority.MID, user="b"), kind, 0.0)
+    assert isinstance(light, Ticket)
+    (displaced,) = tested.pop_ready(0.0)
+    assert displaced is heavy[2]
+    assert displaced.state is TicketState.EXPIRED
+    assert tested.rejection(displaced, 0.0).detail == "queue:full"
+    assert tested.waiting == 3
+    assert isinstance(tested.enqueue(Demand(Priority.MID, user="b"), kind, 0.0), Decision)
