@@ -9,6 +9,8 @@ from itertools import pairwise
 import pytest
 
 from autoglm_throttle import TelemetryState
+from autoglm_throttle.types import Signal
+from tests.gpu.exporter_texts import text
 from tests.gpu.metrics_server import BadServer, page, raw, served
 from tests.gpu.throttled_service import Service, of_settings
 
@@ -144,3 +146,26 @@ def test_a_source_that_is_not_there_at_the_start_is_blindness(server: BadServer)
     assert states == [TelemetryState.STARTING] * 5 + [TelemetryState.BLIND] * 2
     assert service.throttle.control_state().factor == 1.0
     assert service.throttle.snapshot().ready
+
+
+@pytest.mark.parametrize(
+    ("unknown", "factor"), [(None, 0.0), ("last", 0.0), ("closed", 0.0), ("conservative", 0.7), ("open", 1.0)]
+)
+def test_engine_that_dies_beside_its_devices_opens_nothing_at_once(
+    server: BadServer, unknown: str | None, factor: float
+) -> None:
+    """FIELD 11: the factor rose from 0 to 1 after 5 s, under every GPU_UNKNOWN."""
+    chosen = {} if unknown is None else {"gpu_unknown": unknown}
+    with served() as engine:
+        engine.answer = page(text("vllm_1").replace(" 0.8812", " 0.99").encode())
+        service = of_settings(f"dcgm:{server.url()}", f"vllm:{engine.url()}", **chosen)
+        exporter, factors = Exporter(server), []
+        for second in range(60):
+            exporter.says(60.0)
+            factors.append(service.tick().factor)
+            if second == 5:
+                engine.down()
+        assert factors[5] == 0.0
+        assert max(factors[6:12]) <= 0.2, "it ages as any signal"
+        assert factors[-1] == pytest.approx(factor)
+        assert service.throttle.control_state().signal is Signal.UTILIZATION
