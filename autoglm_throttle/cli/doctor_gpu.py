@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from autoglm_throttle.cli.doctor_result import DoctorResult, Severity, within
+from autoglm_throttle.cli.show import QUOTA_BASES
 from autoglm_throttle.gpu.aggregate import load_pct
 from autoglm_throttle.gpu.select import providers
 from autoglm_throttle.settings import Settings
@@ -109,12 +110,23 @@ def diagnose(settings: Settings) -> list[DoctorResult]:
         sources = providers(settings.gpu, manual=True)
     except ValueError as error:
         return [_result("source", "fail", _named("GPU", str(error)))]
+    rows: list[GpuSample] = []
+    results = [result for source in sources for result in _diagnose_source(source, settings, rows)]
     if not sources:
-        return [_result("source", "ok", "GPU=none: no GPU is read", value="none")]
-    return [result for source in sources for result in _diagnose_source(source, settings)]
+        results.append(_result("source", "ok", "GPU=none: no GPU is read", value="none"))
+    if settings.quota.quotas:
+        results.append(_quota_result(rows))
+    return results
 
 
-def _diagnose_source(source: GpuProvider, settings: Settings) -> list[DoctorResult]:
+def _quota_result(rows: Sequence[GpuSample]) -> DoctorResult:
+    basis = "device" if any(row.memory_used_bytes is not None for row in rows) else "unknown"
+    if any(row.kind == "engine" and row.kv_used_ratio is not None for row in rows):
+        basis = "cache"
+    return _result("quotas", "warn" if basis == "unknown" else "ok", QUOTA_BASES[basis], value=basis)
+
+
+def _diagnose_source(source: GpuProvider, settings: Settings, read: list[GpuSample]) -> list[DoctorResult]:
     try:
         rows, library = within(ANSWER_TIMEOUT_S, lambda: _read(source))
     except NoSourceError as error:
@@ -128,6 +140,7 @@ def _diagnose_source(source: GpuProvider, settings: Settings) -> list[DoctorResu
         of_kind = _CHECKS.get(source.name.partition(":")[0], "")
         hint = next((remedy for part, remedy in _REMEDIES.items() if part in str(error)), of_kind)
         return [_result("sample", "fail", _named(source.name, str(error)), hint)]
+    read += rows
     return list(_results(source.name, rows, library))
 
 

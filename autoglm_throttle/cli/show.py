@@ -15,12 +15,18 @@ from autoglm_throttle.settings.advice import WITH_LIMIT
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF
 from autoglm_throttle.settings.groups.base import field_types
+from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
 from autoglm_throttle.settings.sources import SETTINGS_OF, head_of
 from autoglm_throttle.types import Priority, StoreFailureMode, UserLimit
 
+QUOTA_BASES: Final = {  # `FillBasis` -> its meaning
+    "cache": "Quotas are shares of the key-value cache of the engines.",
+    "device": "Quotas are shares of the memory that requests can fill on the fullest device.",
+    "unknown": "Quotas reserve no memory: no source reports its use.",
+}
 NOT_SET: Final = "-"  # Cell of a table without a value
 MARK_NAMES: Final = "mark "  # Prefix of the names of policies that come from a mark on an endpoint
 
@@ -136,6 +142,8 @@ def _text(settings: Settings, rows: Sequence[Setting]) -> str:
             "four times the P95 under light load, at least 2 s.\nCallers may accept less or more: set SLO_S."
         )
     parts.append(_user_limits_location(settings))
+    if (basis := _quota_basis(settings)) is not None:
+        parts.append(f"{QUOTA_BASES[basis]} To check what the sources report: autoglm-throttle doctor")
     tables = (
         (("route", "priority", "cost", "user limit", "slo s", "slot"), map(_route_row, settings.routes)),
         (("plan", "priority", "user limit", "members"), map(_plan_row, settings.plans.values())),
@@ -159,6 +167,13 @@ def _settings_text(settings: Settings, rows: Sequence[Setting]) -> str:
             parts += ["", f"{group}:"]
         parts.append(line)
     return "\n".join(parts)
+
+
+def _quota_basis(settings: Settings) -> str | None:
+    """Return the basis of the quotas with the configured sources; None without ``QUOTAS``."""
+    kinds = {item.partition(":")[0] for item in settings.gpu.gpu}
+    basis = "cache" if kinds & ENGINES else "unknown" if kinds == {"none"} else "device"
+    return basis if settings.quota.quotas else None
 
 
 def _user_limits_location(settings: Settings) -> str:
@@ -215,6 +230,7 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
             for plan in settings.plans.values()
         ],
         "guards": [_guard_document(settings, *pair) for pair in settings.guards.items()],
+        "quota_basis": _quota_basis(settings),
     }
 
 

@@ -165,6 +165,11 @@ def _gpu_advice(settings: Settings) -> Iterator[_Advice]:
     if settings.quota.quotas and kinds == {"none"}:
         message = "reserves no memory with GPU=none: no source reports memory use"
         yield "quotas", message, "the app still gets advice for each request"
+    if settings.quota.quotas and settings.quota.compute_priority is not None:
+        label = settings.quota.compute_priority.label
+        message = f"is {label} for every request: the engine gets high, mid and low alike"
+        hint = "leave it out, so that each request has that of its class, or set it for a route"
+        yield "compute_priority", message, hint
     if settings.gpu.gpu_selector and "prometheus" not in kinds:
         yield "gpu_selector", f"has no effect with GPU={','.join(sorted(kinds))}", "read by prometheus:URL"
 

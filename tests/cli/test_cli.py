@@ -104,6 +104,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text(WRONG)
     (tmp_path / "adaptive.toml").write_text('latency_budget = "50%"\n' + TOML)
     (tmp_path / "shared.toml").write_text("redis_in_flight = 4\nfleet_lease_s = '2s'\nrefused_cache = 0\n")
+    (tmp_path / "quotas.toml").write_text('[resource_policy]\ncompute_priority = "high"\n')
     (tmp_path / "slow.toml").write_text('redis_read_s = "20ms"\n')
 
 
@@ -161,6 +162,8 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "show_path_exempt_route": (0, ["show", "--path", "/status/7"], FILE),
     "show_path_options": (0, ["show", "--path", "/v1/generate", "--method", "OPTIONS"], FILE),
     "show_path_ambiguous": (0, ["show", "--path", "/status/..", "--method", "HEAD"], FILE),
+    "show_quotas": (0, ["show", "--changed"], {"CONFIG_FILE": "quotas.toml", "GPU": "auto,vllm:http://h"}),
+    "check_quotas": (0, ["check"], CLEAN | {"CONFIG_FILE": "quotas.toml"}),
     "tiers_defaults": (0, ["tiers"], {}),
     "tiers_workers": (0, ["tiers"], FILE),
     "check_adaptive": (0, ["check"], ADAPTIVE),
@@ -311,7 +314,7 @@ def test_show_of_a_request_cannot_be_reduced_to_changes(run: Run) -> None:
 def test_keys_of_the_documents_are_stable(run: Run) -> None:
     _, out = run("show", "--format", "json", **FILE)
     document = json.loads(out)
-    assert list(document) == ["settings", "routes", "plans", "guards"]
+    assert list(document) == ["settings", "routes", "plans", "guards", "quota_basis"]
     assert {tuple(row) for row in document["settings"]} == {
         ("name", "group", "variable", "value", "unit", "default", "source", "place")
     }

@@ -358,3 +358,20 @@ def test_a_password_is_not_shown(gpus: Gpus, server: BadServer, capsys: pytest.C
 def test_exporter_name_contains_no_control_characters(gpus: Gpus) -> None:
     _, findings = gpus(Source(row(0, name="\x1b[2Jall is well", **WELL)))
     assert all(finding["message"].isprintable() for finding in findings)
+
+
+# FIELD 29
+@pytest.mark.parametrize(
+    ("rows", "level", "basis"),
+    [
+        ([row(0, memory_used_bytes=GIB)], "ok", "device"),
+        ([row(0, memory_used_bytes=GIB), row(1, kind="engine", kv_used_ratio=0.5)], "ok", "cache"),
+        ([row(0)], "warn", "unknown"),
+    ],
+)
+def test_basis_of_quotas_is_that_of_the_rows(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, rows: list[GpuSample], level: str, basis: str
+) -> None:
+    monkeypatch.setenv("AUTOGLM_THROTTLE_QUOTAS", "true")
+    (found,) = [finding for finding in gpus(Source(*rows))[1] if finding["item"] == "quotas"]
+    assert (found["level"], found["value"]) == (level, basis)
