@@ -258,6 +258,19 @@ def test_other_schemes_count_as_the_address(attack: Attack) -> None:
         assert app.users == 1
 
 
+def test_lowered_priorities_use_the_sum_of_their_limits(attack: Attack) -> None:
+    with attack(
+        "identity: one caller under several priorities",
+        degraded="limits that differ by priority are counted separately, so they sum up",
+        times=MANY,
+    ):
+        app = LimitedApp(user_limit_low="7/minute", user_limit_high="9/minute")
+        labels = [label for _ in range(MANY // 3) for label in (b"high", b"mid", b"low")]
+        assert app.admitted_fields(key(label, name=b"x-priority") for label in labels) == LIMIT + 7
+        equal = LimitedApp()
+        assert equal.admitted_fields(key(label, name=b"x-priority") for label in labels) == LIMIT
+
+
 def plan_of(member: str) -> dict[str, Any]:
     plan = {"user_limit": "50/minute", "priority": "high", "members": [member]}
     return {**KEYS, "key_secret": SECRET, "plans": {"gold": plan}}
