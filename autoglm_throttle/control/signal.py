@@ -111,15 +111,17 @@ class _DeviceLosses:
         self.admitted_share: CapacityTracker = CapacityTracker(staleness, now)
         self.release_s: float = -math.inf  # Time before which the table may not release
         self._usable = 1.0
+        self._engines = 0
         self.lost_until_s: float = -math.inf  # Time until which the loss of all devices is believed
         self.known_until_s: float = -math.inf
 
     def observe(self, view: GpuView, staleness: Staleness, now: float) -> None:
         """Process a view; a loss holds the release: a mean without the lost device looks too good."""
         usable = _usable(view)
-        if usable < self._usable:
+        # So does the pressure without one of several engines; without the last one another signal counts.
+        if usable < self._usable or 0 < view.engines < self._engines:
             self.release_s = now + LOSS_HOLD_S
-        self._usable = usable
+        self._usable, self._engines = usable, view.engines
         self.capacity.observe(view.capacity, view.taken_at_s, staleness, now)
         self.admitted_share.observe(1.0 if view.capacity else 0.0, view.taken_at_s, staleness, now)
         self.lost_until_s = -math.inf if view.capacity else now + staleness.stale_s

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoglm_throttle import GpuSample, ProviderUnavailable, TelemetryState
+from autoglm_throttle.control.signal import LOSS_HOLD_S
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import Signal
 from autoglm_throttle.types.errors import NoSourceError
@@ -218,3 +219,15 @@ def test_engine_without_samples_leaves_devices_in_control(
     device.utilization_pct = 92.0
     control_state = Service((device, engine), clock).tick(3)
     assert (control_state.signal, control_state.factor) == (Signal.UTILIZATION, 0.4)
+
+
+def test_loss_of_the_hot_engine_of_two_releases_nothing_for_a_while(clock: ManualClock) -> None:
+    """FIELD 11: the pressure of the engine that is left would look like relief."""
+    hot, calm = (Named(f"vllm:host:{port}", clock, devices=0, engines=1) for port in (8000, 8001))
+    hot.queued, calm.queued = 20, 0
+    service = Service((hot, calm), clock)
+    assert service.tick(5).factor == 0.0
+    hot.fail_with(GONE)
+    factors = [service.tick().factor for _ in range(STALE_S + 40)]
+    assert set(factors[: STALE_S + int(LOSS_HOLD_S)]) == {0.0}
+    assert factors[-1] == 1.0

@@ -106,7 +106,7 @@ FAULTS = (
     Fault("driver hangs", lambda rig: rig.source.hang()),
     Fault("driver hangs for 20 s", lambda rig: rig.source.hang(20.0)),
     Fault("errors", _fails(ProviderUnavailable("NVML 999 unknown error"))),
-    Fault("error of another type", _fails(RuntimeError("crash"))),
+    Fault("crash", _fails(RuntimeError("segment"))),
     Fault("driver lost its package", _fails(ProviderMisconfigured("no module"))),
     Fault("no rows", _changes(lambda _: None)),
     Fault("frozen time", lambda rig: rig.source.stale()),
