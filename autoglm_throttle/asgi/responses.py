@@ -127,10 +127,11 @@ class ResponseBuilder:
             stretched = wait * (1.0 + self._jitter * self._draw())
             capped = stretched if stretched < self._max_s else self._max_s
             # Retry-After: 0 would make clients return at once, and rounding down would be too early.
-            seconds = ceil(capped) or 1
+            spread_s = ceil(capped) or 1
+            seconds = ceil(min(wait, self._max_s)) or 1
             body = self._body(decision, status, seconds)
             fields = [
-                (b"retry-after", _NUMBERS[seconds] if seconds < _TABLE_SIZE else b"%d" % seconds),
+                (b"retry-after", _NUMBERS[spread_s] if spread_s < _TABLE_SIZE else b"%d" % spread_s),
                 (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
             ]
             if wait > self._max_s:

@@ -152,7 +152,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     counter(
         "requests",
         "Decisions: admitted, limited (429, 413: the caller's own limit), shed (503: our load), "
-        "or exempt, which has no priority.",
+        "degraded (a fallback answered in place of a 503), or exempt, which has no priority.",
         _requests,
         "priority decision reason",
     ),

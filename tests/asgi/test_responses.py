@@ -272,10 +272,11 @@ def test_retry_after_is_never_early_never_0_and_capped(wait: float, draw: float,
         assert milliseconds <= math.ceil(wait * (1.0 + jitter) * 1000.0)
     assert (headers.get("x-should-retry") == "false") is (wait > 120.0)
     _, state = limits_of(fields)
-    assert state["user-60s"] == {"r": 0, "t": seconds}
+    unspread = math.ceil(min(wait, 120.0)) or 1
+    assert state["user-60s"] == {"r": 0, "t": unspread}
     problem = json.loads(body)
     assert wait - 1e-12 <= problem["retry_after_s"] <= wait + 0.001 + 1e-9, "never early either"
-    assert f"in {seconds} s" in problem["detail"]
+    assert f"in {unspread} s" in problem["detail"]
 
 
 def test_without_jitter_whole_seconds_stay_whole() -> None:
@@ -289,6 +290,18 @@ def test_without_jitter_whole_seconds_stay_whole() -> None:
     ]:
         _, fields, _ = no_jitter().rejection(refused(wait=wait))
         assert as_dict(fields)["retry-after"] == seconds
+
+
+# FIELD 30: 66 s for a window of 60 s
+@pytest.mark.parametrize("style", [HeaderStyle.AUTO, HeaderStyle.LEGACY])
+def test_jitter_lengthens_retry_after_only(style: HeaderStyle) -> None:
+    answers = ResponseBuilder(ResponseSettings(retry_jitter=0.1, headers=style), draw=lambda: 1.0)
+    _, fields, body = answers.rejection(refused(wait=60.0))
+    sent = dict(fields)
+    assert (sent[b"retry-after"], sent[b"retry-after-ms"]) == (b"66", b"66000")
+    assert sent[b"ratelimit"].endswith(b";r=0;t=60")
+    assert json.loads(body)["detail"].endswith("try again in 60 s.")
+    assert json.loads(body)["retry_after_s"] == 60.0
 
 
 def test_jitter_spreads_the_clients() -> None:

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -22,6 +22,7 @@ from autoglm_throttle.observe import METRICS, collector
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
+from autoglm_throttle.types.requests import DecisionLabel
 from docs.generate.metrics import metrics_page
 from tests.observe.scraping import GUARDS, QUOTA, STORE, knowing_all, loaded, scraped, states, value
 
@@ -47,6 +48,13 @@ def test_each_series_has_the_labels_of_the_table() -> None:
         assert family.samples, spec.name
         for sample in family.samples:
             assert sample.labels.keys() - {"le"} == set(spec.labels)
+
+
+# FIELD 30
+@pytest.mark.parametrize("decision", get_args(DecisionLabel))
+def test_each_decision_is_documented(decision: str) -> None:
+    (requests,) = (spec for spec in METRICS if spec.name == f"{PREFIX}requests")
+    assert decision in requests.help
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:
