@@ -18,6 +18,7 @@ from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import identity
 from tests.asgi.run_app import CLIENT, App, Scope, at_once, http_scope, websocket_scope
+from tests.hostile.attacks import Attack
 
 LIMIT = 3
 TIMES = LIMIT + 3
@@ -175,14 +176,15 @@ EXPOSED_FIELDS = [
 @pytest.mark.parametrize("name", EXPOSED_FIELDS, ids=lambda name: name.decode())
 @pytest.mark.parametrize("client", [CLIENT, PROXY, None], ids=["client", "proxy", "unix"])
 def test_hostile_header_values_are_limited_and_raise_nothing(
-    settings: dict[str, Any], name: bytes, client: Any
+    attack: Attack, settings: dict[str, Any], name: bytes, client: Any
 ) -> None:
     app, throttle = protected(**settings)
     for value in HOSTILE_TEXT:
         throttle.clock.advance(61.0)
         scopes = (http_scope("/x", headers=[(name, value)], client=client) for _ in range(TIMES))
-        assert passed(app, scopes) == LIMIT, value
-        assert not throttle.snapshot().oddities["malformed_scope"], value
+        with attack("headers: hostile text in each field that is read"):
+            assert passed(app, scopes) == LIMIT, value
+            assert not throttle.snapshot().oddities["malformed_scope"], value
 
 
 @given(headers=st.lists(st.tuples(st.sampled_from(EXPOSED_FIELDS), st.binary(max_size=40)), max_size=6))
@@ -267,16 +269,17 @@ def test_huge_content_length_is_neither_read_nor_believed(length: str) -> None:
     assert passed(app, scopes) == LIMIT
 
 
-def test_rejections_echo_nothing_of_the_client() -> None:
+def test_rejections_echo_nothing_of_the_client(attack: Attack) -> None:
     app, _ = protected(identity="header:x-api-key")
     secret = "sk-planted-secret"
     scopes = (
         http_scope(f"/{secret}", headers={"x-api-key": secret, "x-priority": secret}) for _ in range(TIMES)
     )
     answers = [at_once(app, scope) for scope in scopes]
-    assert answers[-1].status == 429
-    for answer in answers:
-        assert secret.encode() not in b"".join([answer.body, *(value for _, value in answer.fields)])
+    with attack("headers: text that a rejection may repeat"):
+        assert answers[-1].status == 429
+        for answer in answers:
+            assert secret.encode() not in b"".join([answer.body, *(value for _, value in answer.fields)])
 
 
 def hostile_scopes(count: int, first: int = 0) -> Iterator[Scope]:
@@ -297,7 +300,9 @@ def hostile_scopes(count: int, first: int = 0) -> Iterator[Scope]:
 
 @pytest.mark.slow
 @pytest.mark.untraced
-def test_memory_stays_bounded_under_20_000_distinct_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_stays_bounded_under_20_000_distinct_requests(
+    attack: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With small caches, so that each is full long before the end and what is kept is plain to see.
 
     Only the last quarter is traced, for speed: a leak shows there as well.
@@ -319,7 +324,8 @@ def test_memory_stays_bounded_under_20_000_distinct_requests(monkeypatch: pytest
         grown, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert grown < KIB_64, f"{grown:,} bytes"
+    with attack("identity: 20,000 distinct requests that fill the caches", times=20_000):
+        assert grown < KIB_64, f"{grown:,} bytes"
     assert throttle.snapshot().users <= 5 * 100
     assert len(throttle.snapshot().oddities) < 10
 

@@ -201,7 +201,9 @@ def drawn_scope(path: str, rng: Random) -> Scope:
     return http_scope(root + path, rng.choice(("GET", "GET", "HEAD", "POST")), root_path=root)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [2_000, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.untraced])]
+)
 def test_random_paths_run_no_endpoint_without_its_charge(attack: Attack, count: int) -> None:
     rng, ran = Random(7), 0
     with attack("paths: random texts, also below root_path", times=count):

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.socket_cases import holders
 from benchmarks.socket_cases.servers import COMMANDS, served
+from tests.hostile.attacks import Attack
 from tests.servers.server import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]
@@ -62,10 +63,11 @@ def test_heads_without_body_take_no_slots(server: Server) -> None:
     assert held.state["in_flight"] == 0
 
 
-def test_body_that_never_comes_ends_with_408(impatient: Server) -> None:
+def test_body_that_never_comes_ends_with_408(attack: Attack, impatient: Server) -> None:
     case = holders.CASES["heads without body"]
     held = asyncio.run(holders.run(impatient, case, SECONDS))
-    assert held.statuses == {408: case.number}
+    with attack("clients: bodies that never come end with 408", times=case.number):
+        assert held.statuses == {408: case.number}
     assert held.state["oddities"]["body_timeout"] == case.number
     assert held.share_from(0) == 1.0, (held.shares(), held.state)
 
