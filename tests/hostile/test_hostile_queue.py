@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.asgi.queued_clients import Client, Service, settled, taken, with_places
+from tests.asgi.queued_clients import REQUEST, Client, Service, settled, taken, with_places
 from tests.asgi.run_app import http_scope
 from tests.hostile.attacks import Attack
 
@@ -125,6 +125,31 @@ async def test_light_user_enters_a_queue_that_one_caller_has_filled(attack: Atta
             assert light.answer.status == 200
             tasks.cancel_scope.cancel()
         assert taken(service.throttle) == (0, 0, 0)
+
+
+async def test_deadlines_of_one_caller_hurt_no_other(attack: Attack) -> None:
+    with attack("queue: requests with a deadline of a millisecond", times=FEW):
+        service = Service(with_places(1, deadline_header="x-deadline", **PLENTY))
+        async with anyio.create_task_group() as tasks:
+            before = service.throttle.snapshot().concurrency
+            fields = {"x-deadline": "1ms"}
+            for n in range(FEW):
+                scope = http_scope(headers=fields, client=address(ONE, n))
+                tasks.start_soon(Client(service.app, scope, REQUEST).run)
+            await settled(STEPS)
+            light = service.client(client=("198.51.100.1", 1))
+            tasks.start_soon(light.run)
+            await settled(STEPS)
+            service.throttle.clock.advance(0.002)  # the deadlines of all that wait are over
+            for _ in range(2):
+                service.release()
+                await settled(STEPS)
+            assert light.answer.status == 200
+            after = service.throttle.snapshot().concurrency
+            assert before is not None
+            assert after is not None
+            assert (after.slo_s, after.waiting) == (before.slo_s, (0, 0, 0))
+            tasks.cancel_scope.cancel()
 
 
 async def test_waiting_requests_that_leave_free_the_queue(attack: Attack) -> None:
