@@ -35,12 +35,16 @@ PROTOCOL: Final = 2
 # For the connection and the replies of a synchronous client. No decision waits for it; it frees the thread.
 TIMEOUT_S: Final = 0.25
 
+# Reads of at most 64 KiB for one reply, 16 MiB in all: the rows of 1024 hosts with 8 devices have 1.5 MiB.
+MOST_READS: Final = 256
+
 PING_S: Final = 1.0
 # The server is pinged once a second; three seconds without any message count as a lost connection.
 SILENCE_LIMIT_S: Final = 3.0
 
 _socket_of = attrgetter("connection._sock")  # redis-py has no public name for it
 AsyncClient: TypeAlias = Any  # ``redis.asyncio.Redis`` or ``RedisCluster``, or the double of a test
+_Parser: TypeAlias = Any  # Of either client
 SyncClient: TypeAlias = Any  # ``redis.Redis`` or ``redis.RedisCluster``
 
 
@@ -245,13 +249,34 @@ def _client(
         return client, [client]
     if url.topology == "sentinel":
         manager = library.Sentinel(list(url.hosts), sentinel_kwargs=options(url.sentinel_login))
-        primary = manager.master_for(url.service, db=url.db, **given)
+        primary = _bounded(manager.master_for(url.service, db=url.db, **given), root)
         return primary, [primary, *manager.sentinels]
     place: dict[str, Any] = {"unix_socket_path": url.path}
     if not url.path:
         place = dict(zip(("host", "port"), url.hosts[0], strict=True))
-    single = library.Redis(db=url.db, **place, **given)
+    single = _bounded(library.Redis(db=url.db, **place, **given), root)
     return single, [single]
+
+
+def _bounded(client: AsyncClient, root: str) -> AsyncClient:
+    """Let a client give up an endless reply, which would fill the memory; with hiredis only."""
+    base: _Parser = import_module(f"{root}.connection").DefaultParser
+    if not hasattr(base, "read_from_socket"):
+        return client
+
+    def read_response(parser: _Parser, *args: object, **options: object) -> object:
+        parser.reads = 0
+        return base.read_response(parser, *args, **options)
+
+    def read_from_socket(parser: _Parser, *args: object, **options: object) -> object:
+        parser.reads += 1
+        if parser.reads > MOST_READS:
+            raise ConnectionError("the reply is too long")
+        return base.read_from_socket(parser, *args, **options)
+
+    methods = {"reads": 0, "read_response": read_response, "read_from_socket": read_from_socket}
+    client.connection_pool.connection_kwargs["parser_class"] = type("BoundedParser", (base,), methods)
+    return client
 
 
 def _tls(url: RedisAddress) -> dict[str, Any]:

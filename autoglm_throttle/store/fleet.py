@@ -183,7 +183,8 @@ class LeasedBuckets:
         All waiters are released, and register again if they need more. A ValueError changes nothing.
         """
         valid = all(isinstance(value, int) and value >= 0 for value in reply)
-        if len(reply) != 2 + 2 * len(self.all) or not valid:
+        wanted = all(map(TokenLease.may_be_granted, self.all, reply[2::2]))
+        if len(reply) != 2 + 2 * len(self.all) or not valid or not wanted:
             raise ValueError(f"the fleet's script answered {reply!r:.80}")
         self.members = min(max(1, reply[1]), MAX_MEMBERS)
         for lease, grant, remaining in zip(self.all, reply[2::2], reply[3::2], strict=True):

@@ -174,7 +174,7 @@ class RemoteGpuProvider:
             now = self._clock()
             for host, age_us, payload in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
                 name = host if isinstance(host, str) else host.decode("utf-8", "replace")
-                self._receive(name, age_us / 1e6, payload, now)
+                self._receive(name, max(0.0, age_us / 1e6), payload, now)
         except Exception as error:  # noqa: BLE001 - a client may raise anything; the local rows still count
             self._record_failure(error)
         else:

@@ -141,6 +141,10 @@ class TokenLease:
         self._grants.clear()
         return _micro(self.rate), _micro(self.burst), 0, 0, returned
 
+    def may_be_granted(self, grant: int) -> bool:
+        """Whether the bucket can hold so many micro-tokens."""
+        return grant / MICRO <= self.burst
+
     def apply_grant(self, grant: int, remaining: int, now: float) -> None:
         """Apply the store's answer to the last `request`, in micro-tokens, and release all waiters."""
         tokens = grant / MICRO

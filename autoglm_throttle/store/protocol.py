@@ -160,6 +160,8 @@ class WindowProtocol:
         """
         if not isinstance(reply, list) or set(map(type, reply)) != {int}:
             raise ValueError("the script's reply is not a list of integers")
+        if min(reply) < -1:
+            raise ValueError("the script's reply has a negative count")
         answers: list[Answer | StoreErrorKind] = []
         start = 1
         has_foreign = -1 in reply
@@ -167,6 +169,8 @@ class WindowProtocol:
             end = start + len(entry.keys) * (1 if entry.deltas else VALUES)
             answer = reply[start:end]
             is_foreign = has_foreign and not entry.deltas and -1 in answer[::VALUES]
+            if has_foreign and not entry.deltas and -1 in (*answer[1::VALUES], *answer[3::VALUES]):
+                raise ValueError("the script's reply has a negative count")
             answers.append(StoreErrorKind.FOREIGN if is_foreign else answer)
             start = end
         if start != len(reply):

@@ -18,7 +18,7 @@ from autoglm_throttle.store.protocol import (
     WindowProtocol,
     script,
 )
-from autoglm_throttle.store.script import LuaScript
+from autoglm_throttle.store.script import LuaScript, error_text
 from autoglm_throttle.types import UserLimit
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class RedisUserLimitStore:
 
     def record_error(self, kind: StoreErrorKind, error: BaseException) -> str:
         """Store the text of an error, until it is known to be the current one; secrets are masked."""
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = error_text(error)
         for secret in self._secrets:
             text = text.replace(secret, "***")
         self._last_text = (kind, text)

@@ -13,7 +13,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from autoglm_throttle.events import LOGGER
+from autoglm_throttle.events import LOGGER, plain
 from autoglm_throttle.store.protocol import StoreErrorKind
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 RIGHTS: Final = "evalsha eval time lindex llen lpush lrem rpop ltrim del get set pexpire"
 
 CLUSTER_RIGHTS: Final = "cluster|slots command"  # Commands that the client of a cluster needs for itself
+
+MOST_CHARACTERS: Final = 300  # Of an error in a log line
 
 # Before Redis 7 an error inside a script is wrapped into another one: only its text identifies it.
 _BY_TEXT: Final = (
@@ -72,6 +74,11 @@ def error_kind(error: BaseException, *, sent: bool) -> StoreErrorKind:
     if kind in {StoreErrorKind.TIMEOUT, StoreErrorKind.LOST} and (not sent or "connecting to" in text):
         return StoreErrorKind.UNREACHABLE
     return kind
+
+
+def error_text(error: BaseException) -> str:
+    """Return the class and the text of an error, printable and of bounded length: the server may write it."""
+    return plain(f"{type(error).__name__}: {error}".removesuffix(": ")[:MOST_CHARACTERS])
 
 
 class LuaScript:
@@ -314,7 +321,7 @@ class SyncScript:
     def record_failure(self, error: BaseException) -> str:
         """Count a failure, close the connection and return the error's text with missing rights."""
         self.failures += 1
-        self.last_error = text = f"{type(error).__name__}: {error}"
+        self.last_error = text = error_text(error)
         self.close()
         is_forbidden = error_kind(error, sent=True) is StoreErrorKind.FORBIDDEN
         return f"{text}; it needs the rights: {self._rights}" if is_forbidden else text
