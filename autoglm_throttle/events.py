@@ -203,9 +203,17 @@ def guard_table_full(most: int) -> LogEvent:
 
 
 def control_events(
-    before: t.ControlState, after: t.ControlState, view: t.GpuView | None = None, now: float | None = None
+    before: t.ControlState,
+    after: t.ControlState,
+    view: t.GpuView | None = None,
+    now: float | None = None,
+    *,
+    expects_gpu: bool = True,
 ) -> Iterator[LogEvent]:
-    """Yield the log events of a changed control state: tier, stop of admission, telemetry, signal."""
+    """Yield the log events of a changed control state: tier, stop of admission, telemetry, signal.
+
+    ``expects_gpu``: whether a source is configured, so that missing telemetry is worth a warning.
+    """
     if after.tier != before.tier or (not after.factor) is not (not before.factor):
         keys: dict[str, object] = {"factor": after.factor, "factor_before": before.factor}
         keys |= {"cause": after.cause.value, "gpu_utilization_ratio": after.load}
@@ -218,11 +226,16 @@ def control_events(
         text = f"the load signal is {after.signal} now{origin}, no longer {before.signal}"
         yield _event("signal_changed", text, warns=after.signal is t.Signal.UTILIZATION, **keys)
     if after.telemetry is not before.telemetry:
-        yield _telemetry_event(before, after, view, now)
+        yield _telemetry_event(before, after, view, now, expects_gpu=expects_gpu)
 
 
 def _telemetry_event(
-    before: t.ControlState, after: t.ControlState, view: t.GpuView | None, now: float | None
+    before: t.ControlState,
+    after: t.ControlState,
+    view: t.GpuView | None,
+    now: float | None,
+    *,
+    expects_gpu: bool,
 ) -> LogEvent:
     nothing = after.cause is t.ControlCause.NO_DEVICE
     provider, age_s = _signal_source(after.signal, view, now)
@@ -236,7 +249,7 @@ def _telemetry_event(
         text = "no GPU telemetry: the rates stay nominal"
     keys: dict[str, object] = {"state": after.telemetry.value, "state_before": before.telemetry.value}
     keys |= {"factor": after.factor, "provider": provider or None, "age_s": age_s}
-    warns = nothing or after.telemetry in {t.TelemetryState.STALE, t.TelemetryState.BLIND}
+    warns = (nothing and expects_gpu) or after.telemetry in {t.TelemetryState.STALE, t.TelemetryState.BLIND}
     return _event("telemetry_changed", text, warns=warns, **keys)
 
 

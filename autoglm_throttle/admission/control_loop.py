@@ -25,6 +25,7 @@ from autoglm_throttle.types import (
     GpuView,
     LimiterReport,
     Outcome,
+    Policy,
     ServiceStats,
 )
 
@@ -76,6 +77,9 @@ class ControlLoop:
             settings.gpu, settings.verdict, providers, self.observe, self.source_lost, self._settlement.clock
         )
         if not self.monitor.has_sources:
+            # With GPU=none a warning is due only where the tier table can never act.
+            acts_by_table = settings.control.policy is Policy.TIERS
+            admission.expects_gpu = acts_by_table or "none" not in settings.gpu.gpu
             now = self._clock()
             controller.tracker.no_source()
             self._publish(controller.control_state(now), now)

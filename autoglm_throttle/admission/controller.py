@@ -52,6 +52,7 @@ class AdmissionController:
         # When a request must refresh the control state; at once while sampling is stopped.
         self.refresh_due_s: float = -math.inf
         self.control_state: ControlState = control_state  # The newest one
+        self.expects_gpu: bool = True  # Whether a source of telemetry is configured
         self._budget_active = False  # Whether all classes share one budget beside their own rates
 
     # Arrival
@@ -349,7 +350,8 @@ class AdmissionController:
             self.parts.quota.factor = state.factor
         self._budget_active = state.budget_rps is not None
         self._shared_budget.rescale(state.budget_rps, state.term, now)
-        self._events.waiting.extend(control_events(before, state, view, now))
+        changes = control_events(before, state, view, now, expects_gpu=self.expects_gpu)
+        self._events.waiting.extend(changes)
 
     def unsupported_loop(self) -> str:
         """Return why the settings cannot work in the running event loop; empty if they can."""

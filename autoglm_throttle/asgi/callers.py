@@ -121,6 +121,7 @@ class RequestClassifier:
         # Peers of the first requests, for a service that trusts no proxy.
         self._first_peers: Counter[str] | None = None if settings.callers.trusted_proxies else Counter()
         self._counted_peers = 0
+        self._is_forwarded = False  # Whether any of them had a field that proxies add
 
     def demand(self, scope: Scope) -> Demand:
         """Return the demand of one request."""
@@ -188,9 +189,11 @@ class RequestClassifier:
         client = scope.get("client")
         peers[client[0][:MAX_PEER_CHARS] if client else ""] += 1
         self._counted_peers += 1
+        for name, _ in scope["headers"]:
+            self._is_forwarded |= name in identity_source.FORWARDING
         if self._counted_peers >= identity_source.REQUESTS:
             self._first_peers = None
-            if identity_source.is_behind_proxy(peers):
+            if self._is_forwarded and identity_source.is_behind_proxy(peers):
                 self._record_oddity("behind_proxy")
                 LOGGER.warning(identity_source.WARNING)
 

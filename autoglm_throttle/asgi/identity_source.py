@@ -15,6 +15,8 @@ from autoglm_throttle.settings import PREFIX, ConfigError, Problem
 VARIABLE = PREFIX + "IDENTITY"
 
 REQUESTS = 1000  # Number of requests inspected after the start; then the result is final
+# Fields that proxies add. Without any of them one address may as well be one client, as on localhost.
+FORWARDING = frozenset((b"x-forwarded-for", b"forwarded", b"x-real-ip", b"via"))
 # Share of all requests from one private address above which it is more likely a proxy than a caller.
 SHARE = 0.9
 

@@ -12,9 +12,11 @@ from autoglm_throttle.asgi.identity_source import REQUESTS
 from autoglm_throttle.asgi.routes import RouteTable
 from autoglm_throttle.settings import Settings
 
+FORWARDED = [(b"x-forwarded-for", b"8.8.8.8")]
 
-def scope(peer: object) -> dict[str, Any]:
-    return {"type": "http", "headers": [], "client": peer}
+
+def scope(peer: object, headers: Any = FORWARDED) -> dict[str, Any]:
+    return {"type": "http", "headers": headers, "client": peer}
 
 
 def callers(hints: list[str], **settings: Any) -> RequestClassifier:
@@ -56,6 +58,25 @@ def test_one_private_address_with_nearly_all_requests(peer: str) -> None:
 )
 def test_all_else_is_no_proxy(peers: list[tuple[str, int]]) -> None:
     assert not reported_after(*peers)
+
+
+# FIELD section 3
+@pytest.mark.parametrize(
+    ("headers", "hinted"),
+    [
+        ([], []),
+        ([(b"host", b"localhost")], []),
+        ([(b"forwarded", b"for=8.8.8.8")], ["behind_proxy"]),
+        ([(b"x-real-ip", b"8.8.8.8")], ["behind_proxy"]),
+        ([(b"via", b"1.1 nginx")], ["behind_proxy"]),
+    ],
+)
+def test_proxy_is_reported_with_a_forwarding_field_only(headers: Any, hinted: list[str]) -> None:
+    hints: list[str] = []
+    tested = callers(hints)
+    for _ in range(REQUESTS + 1):
+        tested.demand(scope(("127.0.0.1", 5), headers))
+    assert hints == hinted
 
 
 def test_nothing_is_kept_once_it_is_done() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle import Demand, Permit, Priority, Rejection
+from autoglm_throttle import Demand, Permit, Priority, Rejection, Settings, Throttle
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import Reason
 from tests.admission.event_queues import event_queue, record
@@ -78,6 +78,18 @@ def test_each_telemetry_state_is_one_event(caplog: pytest.LogCaptureFixture) -> 
     ]
     assert [line["provider"] for line in lines] == ["fake"] * 5
     assert [line["age_s"] for line in lines] == [0.0, 3.0, 4.0, 31.0, 0.0]
+
+
+# FIELD section 3
+@pytest.mark.parametrize(("gpu", "level"), [("none", "INFO"), ("auto", "WARNING")])
+def test_missing_gpu_is_a_warning_unless_asked_for(
+    gpu: str, level: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autoglm_throttle.gpu.select.providers", lambda *_, **__: [])
+    with caplog.at_level("INFO", "autoglm_throttle"):
+        Throttle(Settings(gpu=gpu)).try_admit(Demand())
+    (line,) = keys(caplog.records, "telemetry_changed")
+    assert (line["message"], line["level"]) == ("no GPU telemetry: the rates stay nominal", level)
 
 
 def test_all_devices_lost_event_has_no_load_and_no_age(caplog: pytest.LogCaptureFixture) -> None:
