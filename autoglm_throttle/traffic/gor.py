@@ -193,6 +193,8 @@ def _parse_request(serial: bytes, at_ns: int, payload: bytes) -> GorRequest:
 
 def _decode_body(headers: Sequence[tuple[str, str]], rest: bytes) -> bytes:
     fields = dict(headers)
+    if len({value for name, value in headers if name == "content-length"}) > 1:
+        raise TrafficError("two content-lengths")
     if "chunked" in fields.get("transfer-encoding", "").lower():
         return _join_chunks(rest)
     length = fields.get("content-length", "0")

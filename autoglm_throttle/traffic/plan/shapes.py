@@ -59,7 +59,8 @@ def _parse_whole(name: str, text: str, least: int, most: int) -> int:
     return int(read)
 
 
-def _check_length(duration_s: float) -> None:
+def check_length(duration_s: float) -> None:
+    """Raise TrafficError for a load of more than 30 days."""
     if duration_s > MAX_DURATION_S:
         raise TrafficError(f"{duration_s:g} s are longer than {MAX_DURATION_S / 86_400:g} days")
 
@@ -128,7 +129,7 @@ class LoadShape:
         self.levels: tuple[LoadLevel, ...] = tuple(levels)
         self.ends_s: tuple[float, ...] = tuple(accumulate(level.duration_s for level in levels))
         self._masses = list(accumulate(level.requests for level in levels))
-        _check_length(self.duration_s)
+        check_length(self.duration_s)
         if not self.requests <= MAX_PLANNED:
             raise TrafficError(f"{self.requests:.0f} requests, but a plan can hold only {MAX_PLANNED}")
 
@@ -205,7 +206,7 @@ class Users:
                 raise TrafficError(f"users must be 1..{MAX_USERS}, not {users}")
             if not 0.0 < duration_s < math.inf:
                 raise TrafficError(f"a duration must be a finite number above 0, not {duration_s!r}")
-        _check_length(self.duration_s)
+        check_length(self.duration_s)
         if not 0.0 <= self.think_s < math.inf:
             raise TrafficError(f"a think time must be a finite number of at least 0, not {self.think_s!r}")
 

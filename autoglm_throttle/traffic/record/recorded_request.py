@@ -23,6 +23,7 @@ VERSION: Final = 1  # Version of the format; a reader accepts no other
 MAX_LINE_BYTES: Final = 1024 * 1024
 
 MAX_TIME_S: Final = 1e9  # No recording lasts 30 years; a later time is an error
+MAX_NUMBER: Final = 2**63  # A greater serial number or length is an error
 MAX_BODY_BYTES: Final = 64 * 1024  # Longest body that is stored, in bytes
 KIND: Final = "autoglm-throttle-traffic"  # Value of ``kind`` in the first line
 
@@ -65,7 +66,7 @@ class RecordedRequest:
         self._check_headers()
         if not all(0.0 <= number < MAX_TIME_S for number in (self.t_s, self.ms, self.ttfb_ms or 0.0)):
             raise TrafficError(f"t, ms and ttfb_ms must be from 0 to {MAX_TIME_S:g}")
-        if not (0 <= self.status <= 999 and self.id >= 0 and self.body_len >= 0):
+        if not (0 <= self.status <= 999 and 0 <= self.id < MAX_NUMBER and 0 <= self.body_len < MAX_NUMBER):
             raise TrafficError("status, id or body_len is out of range")
 
     def _check_headers(self) -> None:
@@ -150,6 +151,7 @@ _WRONG_TYPE: Final = {
     str: "a text is missing or of another type",
     int: "a whole number is of another type",
     float: "a number is missing or of another type",
+    list: "a list is of another type",
 }
 FIELD_TYPES: Final = {  # Simple fields of a line; the others are its version, ``headers`` and ``body_b64``
     "t": float,
@@ -167,10 +169,14 @@ def _request_from(data: dict[str, Any]) -> RecordedRequest:
         if name in _REQUIRED or (name in data and (name, data[name]) != ("ttfb_ms", None))
     }
     encoded = data.get("body_b64")
+    body = None if encoded is None else base64.b64decode(_typed(encoded, str), validate=True)
+    if body is not None and len(body) > MAX_BODY_BYTES:
+        raise TrafficError(f"body_b64 is longer than {MAX_BODY_BYTES} bytes")
+    pairs = [_typed(pair, list) for pair in _typed(data.get("headers", []), list)]
     return RecordedRequest(
         t_s=values.pop("t"),
-        headers=tuple((_typed(n, str).lower(), _typed(v, str)) for n, v in data.get("headers", ())),
-        body=None if encoded is None else base64.b64decode(_typed(encoded, str), validate=True),
+        headers=tuple((_typed(n, str).lower(), _typed(v, str)) for n, v in pairs),
+        body=body,
         **values,
     )
 
@@ -205,7 +211,11 @@ class RecordingHeader:
         return cls(
             start=_printable(data.get("start")),
             made_by=_printable(data.get("library")),
-            redaction=redaction if isinstance(redaction, dict) else {},
+            redaction={
+                name: [text for text in value if isinstance(text, str)] if isinstance(value, list) else value
+                for name, value in (redaction.items() if isinstance(redaction, dict) else ())
+                if isinstance(value, (list, str))
+            },
             sample=float(sample) if isinstance(sample, (int, float)) and 0.0 <= sample <= 1.0 else 1.0,
         )
 

@@ -35,6 +35,10 @@ from autoglm_throttle.types import Priority
 # Greatest distance of a line behind later arrivals; beyond it is a fault, not a long request.
 SORTED_WITHIN_S: Final = 120.0
 
+# Memory of the requests that wait to be sorted: two minutes at 1,500/s. Beyond it, late lines are a fault.
+HELD_BYTES: Final = 256 * 1024 * 1024
+REQUEST_BYTES, FIELD_BYTES = 1024, 192  # Memory of a request and of a header field, besides their text
+
 MAX_PROBLEMS_SHOWN: Final = 20  # Problems listed by line; the others are only counted
 _T = re.compile(rb'\{"v":1,"t":(\d{1,9}(?:\.\d{1,9})?),')  # Start of a line written by this library
 
@@ -88,19 +92,26 @@ class RecordingReader:
     def entries(self) -> Iterator[RecordedRequest]:
         """Yield all requests in order of arrival; each call reads the file again."""
         self._removed_fields = self._changed_targets = 0
-        waiting: list[tuple[float, int, int, RecordedRequest]] = []
-        newest = -math.inf
-        for number, _, entry in self.lines():
+        waiting: list[tuple[float, int, int, int, RecordedRequest]] = []
+        newest = yielded_s = -math.inf
+        held_bytes = 0
+        for number, line, entry in self.lines():
             if entry is None:
                 continue
-            if entry.t_s < newest - SORTED_WITHIN_S:
-                self.problems.add(f"line {number}", f"more than {SORTED_WITHIN_S:g} s out of order")
+            if entry.t_s < max(newest - SORTED_WITHIN_S, yielded_s):
+                self.problems.add(
+                    f"line {number}", f"more than {SORTED_WITHIN_S:g} s or too many lines out of order"
+                )
                 continue
             newest = max(newest, entry.t_s)
-            heapq.heappush(waiting, (entry.t_s, entry.id, number, entry))
-            while waiting[0][0] < newest - self._late_s:
-                # No later line can have arrived before this one.
-                yield self._redacted(heapq.heappop(waiting)[-1])
+            size = len(line) + REQUEST_BYTES + FIELD_BYTES * len(entry.headers)
+            heapq.heappush(waiting, (entry.t_s, entry.id, number, size, entry))
+            held_bytes += size
+            # No later line can have arrived before the first one, unless too many wait.
+            while waiting and (waiting[0][0] < newest - self._late_s or held_bytes > HELD_BYTES):
+                yielded_s, _, _, size, first = heapq.heappop(waiting)
+                held_bytes -= size
+                yield self._redacted(first)
         while waiting:
             yield self._redacted(heapq.heappop(waiting)[-1])
 
@@ -204,6 +215,8 @@ def open_packed(path: Path, problems: RecordingProblems) -> Iterator[IO[bytes]]:
     Packed data that is damaged or ends in the middle ends the block, and is one of the problems.
     """
     try:
+        if path.exists() and not path.is_file():  # opening a pipe waits, and a device has no end
+            raise TrafficError(f"{path}: cannot be read: not a file")
         with closing(gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")) as stored:
             yield cast("IO[bytes]", stored)
     except (EOFError, zlib.error, gzip.BadGzipFile):

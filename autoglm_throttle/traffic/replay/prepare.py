@@ -33,6 +33,8 @@ UNKNOWN_CLIENT = "unknown-"  # Prefix of the identity text of an unknown client;
 # Most bytes of spaces for one body, like the limit for answers. A recorded length is not trusted.
 FILLED_AT_MOST = 64 << 20
 
+BODIES_AT_MOST = 1 << 30  # Bytes of all different bodies of a replay, which are held in memory
+
 REJECTED_DECISIONS = ("limited", "shed", "degraded")  # Decisions after which the body was not read
 
 
@@ -75,6 +77,7 @@ class ReplayIndex:
         # Whether a throttle decided on any request; without one, fallbacks cannot be recognized.
         self.has_decisions: bool = False
         self.masked: int = 0  # Number of masked targets
+        self._body_bytes = 0
         self._kinds: dict[PlannedRequest, int] = {}
         self._clients: dict[str, int] = {}
         self._columns = (array("I"), array("I"), bytearray())  # Kinds, clients and priorities
@@ -95,6 +98,9 @@ class ReplayIndex:
             body=body,
             priority=options.decided and stated is None and entry.priority == priority.label,
         )
+        if request not in self._kinds and body is not options.body:
+            self._body_bytes += len(body)
+            _check_bodies(self._body_bytes)
         kinds.append(self._kinds.setdefault(request, len(self._kinds)))
         client = entry.client or f"{UNKNOWN_CLIENT}{len(clients)}"
         clients.append(self._clients.setdefault(client, len(self._clients)))
@@ -120,6 +126,11 @@ class ReplayIndex:
             ends_s=(offsets[-1] if duration_s is None else min(duration_s, offsets[-1]),),
         )
         return RequestSource(plan, tuple(self._kinds), tuple(self._clients))
+
+
+def _check_bodies(total_bytes: int) -> None:
+    if total_bytes > BODIES_AT_MOST:
+        raise TrafficError(f"its bodies have more than {BODIES_AT_MOST} bytes: replay a part of it")
 
 
 def _is_masked(target: str) -> bool:
@@ -202,7 +213,14 @@ def open_replay(
         notes = (f"{trace.malformed} malformed lines were left out",) if trace.malformed else ()
         return Replay(of_trace(trace, selection, options), None, notes)
     source = open_source(path)
-    entries = sorted(source.entries(), key=lambda entry: entry.t_s) if source.has_bodies else source.entries()
+    entries = source.entries()
+    if source.has_bodies:
+        held, body_bytes = list[RecordedRequest](), 0
+        for entry in entries:
+            held.append(entry)
+            body_bytes += len(entry.body or b"")
+            _check_bodies(body_bytes)
+        entries = iter(sorted(held, key=lambda entry: entry.t_s))
     made = prepare(entries, selection, options)
     return replace(made, notes=(*source.problem_lines(), *made.notes))
 

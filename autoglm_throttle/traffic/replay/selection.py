@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.plan import MAX_PLANNED
+from autoglm_throttle.traffic.plan.shapes import check_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class Selection:
         """
         once = _shorten_gaps(times_s, self.max_gap_s)
         speed, period_s = self._pace(once)
+        check_length(once[-1] / speed if self.duration_s is None else min(once[-1] / speed, self.duration_s))
         for index, offset_s in enumerate(once):
             once[index] = offset_s / speed
         loops = self._loop_count(len(once), period_s)
