@@ -98,10 +98,10 @@ class RecordingReader:
         for number, line, entry in self.lines():
             if entry is None:
                 continue
-            if entry.t_s < max(newest - SORTED_WITHIN_S, yielded_s):
-                self.problems.add(
-                    f"line {number}", f"more than {SORTED_WITHIN_S:g} s or too many lines out of order"
-                )
+            late_s = newest - SORTED_WITHIN_S
+            if entry.t_s < max(late_s, yielded_s):
+                limit = f"{SORTED_WITHIN_S:g} s" if entry.t_s < late_s else "can be sorted"
+                self.problems.add(f"line {number}", f"more than {limit} out of order")
                 continue
             newest = max(newest, entry.t_s)
             size = len(line) + REQUEST_BYTES + FIELD_BYTES * len(entry.headers)
