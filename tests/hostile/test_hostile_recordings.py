@@ -278,6 +278,19 @@ def test_trace_of_years_is_refused_before_a_plan(feed: Feed, tmp_path: Path, att
         assert "longer than 30 days" in feed(path)
 
 
+def test_header_fields_of_another_shape_are_counted(feed: Feed, tmp_path: Path, attack: Attack) -> None:
+    with attack("recording: header fields of another shape", times=3):
+        shapes: tuple[object, ...] = (["ab"], {"ab": 1}, "ab")
+        found = feed(stored(tmp_path / "r.jsonl", [entry(), *(entry(headers=one) for one in shapes)]))
+        assert "unreadable 3 lines" in found
+
+
+def test_sum_of_huge_lengths_can_be_printed(feed: Feed, tmp_path: Path, attack: Attack) -> None:
+    with attack("recording: lengths whose sum has more digits than Python prints", times=20):
+        line = entry(body_len=0).replace('"body_len": 0', f'"body_len": {"9" * 4299}')
+        assert "unreadable 20 lines" in feed(stored(tmp_path / "r.jsonl", [entry(), *[line] * 20]))
+
+
 def test_huge_bodies_are_not_filled(tmp_path: Path, attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
     def lengths(count: int, length: int) -> list[RecordedRequest]:
         return [
