@@ -344,7 +344,10 @@ def test_store_setting_without_a_store_is_reported(name: str, store: str) -> Non
         p.variable: p.message
         for p in collect_advice(Settings(**(full | STORES[store] | {name: ANOTHER[name]})))
     }
-    expected = {} if read else {settings_table()[name].variable: f"has no effect without {needed.upper()}"}
+    message = None if read else f"has no effect without {needed.upper()}"
+    if (name, store) == ("compute_priority", "quotas"):  # read, and with an effect that surprises
+        message = "is low for every request: the engine gets high, mid and low alike"
+    expected = {} if message is None else {settings_table()[name].variable: message}
     assert found == expected
 
 
