@@ -1,9 +1,9 @@
 """The circuit breaker as a pure state machine: no clock, lock or I/O; every method receives the time.
 
 Each change of state starts a new generation, and a result of an earlier one is counted as stale and changes
-nothing. A probe has a lease, so a hanging probe never blocks the breaker. Other calls have none: with
-``max_in_flight`` a call holds its slot until its result is recorded, however late. A clock that steps back
-is treated as standing still.
+nothing. A probe has a lease, so a hanging probe never blocks the breaker. With ``max_in_flight`` each call
+has one, and changes of state do not forget the calls in flight. A clock that steps back is treated as
+standing still.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from typing import Final
 
 from autoglm_throttle.resilience.classify import FAILURE_TEXT_MAX_CHARS
-from autoglm_throttle.resilience.half_open import CallSlots, RampUp
+from autoglm_throttle.resilience.half_open import CALL_LEASE_S, CallSlots, LeasedSlots, RampUp
 from autoglm_throttle.resilience.outcomes import FailureStats
 from autoglm_throttle.resilience.transitions import OPERATOR_STATES, BreakerEvent, BreakerStateMachine
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
@@ -92,6 +92,8 @@ class Breaker:
         self.classifier_errors: int = 0  # counted by the owner
         self.known_version: int = -1  # version of the newest state of the fleet that was applied
         self.slots: CallSlots = CallSlots(settings)
+        # Slots of all calls in flight, of any generation, with ``max_in_flight``; else there are none.
+        self._calls = LeasedSlots(settings.trial_lease_s or max(settings.lease_s, CALL_LEASE_S))
         self._serial = 0  # of the newest call with a slot
         self._max_in_flight: float = settings.max_in_flight or _UNBOUNDED
         self._stats = FailureStats(settings)
@@ -128,7 +130,7 @@ class Breaker:
         if state is _HALF_OPEN:
             return self._probe_rejection(now)
         if state is _CLOSED or state is _RAMPING:
-            if len(self.slots.acquired) >= self._max_in_flight:
+            if self._calls.count_held(now) >= self._max_in_flight:
                 return self._reject(state, BreakerCause.IN_FLIGHT)
             if state is _CLOSED or self._ramp.would_admit(now):
                 return None
@@ -139,13 +141,14 @@ class Breaker:
         """Record the outcome of a call; only count it as stale if its permit no longer holds."""
         machine, serial = self.machine, permit.serial
         state = machine.state
+        is_held = self._calls.release(serial)
         if permit.generation != machine.generation:
             # Permits of negative generations are never counted (`UNRECORDED_PERMIT`), so they are not stale.
             self.stale_results += permit.generation >= 0
         elif state is _HALF_OPEN and self.slots.release(serial):
             self._finish_probe(outcome, now)
         elif (state is _CLOSED or state is _RAMPING) and (
-            self.slots.release(serial) if serial else self._max_in_flight is _UNBOUNDED
+            is_held if serial else self._max_in_flight is _UNBOUNDED
         ):
             self._count_result(outcome, now)
         elif state is not BreakerState.DISABLED and state is not BreakerState.FORCED_OPEN:
@@ -163,7 +166,7 @@ class Breaker:
         """Return an immutable view of all figures. Has no effects."""
         machine, slots, stats = self.machine, self.slots, self._stats
         window_calls, window_failures, window_slow = stats.counts(now)
-        in_flight = len(slots.acquired)
+        probes = len(slots.acquired)
         self._count_open_rejections()
         return BreakerView(
             name=machine.name,
@@ -176,12 +179,12 @@ class Breaker:
             window_calls=window_calls,
             window_failures=window_failures,
             window_slow=window_slow,
-            probes=in_flight if machine.state is _HALF_OPEN else 0,
+            probes=probes,
             probe_successes=slots.successes,
             rounds=machine.rounds,
             opened_s=machine.opened_s,
             retry_after_s=machine.retry_after_s(now),
-            in_flight=in_flight,
+            in_flight=probes if self._max_in_flight is _UNBOUNDED else self._calls.count_held(now),
             calls=self.fast.calls,
             rejected={cause: count for cause, count in self._rejected.items() if count},
             would_reject=self.would_reject,
@@ -252,7 +255,7 @@ class Breaker:
         return self.fast.shared_permit if state is BreakerState.DISABLED else self._open_rejection(now)
 
     def _admit(self, now: float) -> GuardPermit | GuardRejection:
-        if len(self.slots.acquired) >= self._max_in_flight:
+        if self._is_full(now):
             return self._reject(self.machine.state, BreakerCause.IN_FLIGHT)
         if self.machine.state is _RAMPING:
             if self._ramp.is_done(now):
@@ -262,6 +265,13 @@ class Breaker:
         if self._max_in_flight is _UNBOUNDED:
             return self.fast.shared_permit
         return self._acquire_slot(now)
+
+    def _is_full(self, now: float) -> bool:
+        calls = self._calls
+        if len(calls.acquired) < self._max_in_flight:
+            return False
+        calls.expire(now)
+        return len(calls.acquired) >= self._max_in_flight
 
     def _try_probe(self, now: float) -> GuardPermit | GuardRejection:
         self.slots.expire(now)
@@ -276,6 +286,8 @@ class Breaker:
         lease_required = self.slots.lease_required and not self.machine.metrics_only
         if self.slots.is_full(now, lease_required):
             return self._reject(_HALF_OPEN, BreakerCause.TRIAL)
+        if self._calls.count_held(now) >= self._max_in_flight:
+            return self._reject(_HALF_OPEN, BreakerCause.IN_FLIGHT)
         if not lease_required:
             return None
         wanted = self.slots.is_lease_request_due(now)
@@ -283,7 +295,10 @@ class Breaker:
 
     def _acquire_slot(self, now: float, fence: int = 0) -> GuardPermit:
         self._serial = serial = self._serial + 1
-        self.slots.acquire(serial, now)
+        if self.machine.state is _HALF_OPEN:
+            self.slots.acquire(serial, now)
+        if self._max_in_flight is not _UNBOUNDED:
+            self._calls.acquire(serial, now)
         return GuardPermit(self.machine.generation, serial, fence)
 
     def _finish_probe(self, outcome: Outcome, now: float) -> None:

@@ -169,9 +169,9 @@ class Guard:
     def allow(self) -> GuardPermit | GuardRejection:
         """Request one call by hand; settle a returned GuardPermit exactly once, in a ``finally``.
 
-        A permit that is never settled keeps its slot: that of a probe until its lease expires, and with
-        ``max_in_flight`` any other until the state changes. ``view().in_flight`` shows the number of held
-        slots. A block or a decorated function always returns its slot.
+        A permit that is never settled keeps its slot until its lease expires: that of a probe, and with
+        ``max_in_flight`` any other. ``view().in_flight`` shows the number of held slots. A block or a
+        decorated function always returns its slot.
         """
         return self.circuit.allow(sheds=True)
 

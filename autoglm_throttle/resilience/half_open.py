@@ -14,27 +14,21 @@ LEASE_REQUEST_INTERVAL_S: Final = 0.05
 _ONE_CALL: Final = 1.0 - 1e-9
 
 
-class CallSlots:
-    """Slots of the calls of one generation: of probes while half-open, else of calls with ``max_in_flight``.
+# Seconds after which a call without a settled result gives up its slot, without ``trial_lease_s`` and unless
+# three times ``timeout_s`` are more: the longest time that clients of models wait for an answer (openai).
+CALL_LEASE_S: Final = 600.0
 
-    Only the slot of a probe has a lease. Without ``success_threshold`` a round admits ``half_open_max``
-    probes in total, so a success keeps its slot. With it, ``half_open_max`` limits the concurrent probes.
-    """
 
-    def __init__(self, settings: BreakerSettings) -> None:
-        self._lease_s = settings.lease_s
-        self._max_probes = settings.half_open_max
-        self._successes_needed = settings.successes_needed
-        self._limits_round = settings.success_threshold is None
-        self.requested_s: float = -math.inf  # when a call last requested a lease of the fleet
-        # Whether a probe needs the fleet's lease; set by the owner of the breaker.
-        self.lease_required: bool = False
+class LeasedSlots:
+    """Slots of calls in flight; a slot is released with the result of its call, or when its lease expires."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
         self.clear()
 
     def clear(self) -> None:
-        """Release all slots, for a new generation."""
+        """Release all slots."""
         self.acquired: dict[int, float] = {}  # serial number -> time of acquisition
-        self.successes: int = 0  # successes of this round
         # Time of the oldest slot at most: until its lease expires, no search is needed.
         self._first_s = math.inf
 
@@ -58,6 +52,28 @@ class CallSlots:
         if now - self._first_s < self._lease_s:
             return len(self.acquired)
         return sum(now - at < self._lease_s for at in self.acquired.values())
+
+
+class CallSlots(LeasedSlots):
+    """Slots of the probes of one generation, while half-open.
+
+    Without ``success_threshold`` a round admits ``half_open_max`` probes in total, so a success keeps its
+    slot. With it, ``half_open_max`` limits the concurrent probes.
+    """
+
+    def __init__(self, settings: BreakerSettings) -> None:
+        self._max_probes = settings.half_open_max
+        self._successes_needed = settings.successes_needed
+        self._limits_round = settings.success_threshold is None
+        self.requested_s: float = -math.inf  # when a call last requested a lease of the fleet
+        # Whether a probe needs the fleet's lease; set by the owner of the breaker.
+        self.lease_required: bool = False
+        super().__init__(settings.lease_s)
+
+    def clear(self) -> None:
+        """Release all slots, for a new generation."""
+        super().clear()
+        self.successes: int = 0  # successes of this round
 
     def is_full(self, now: float, lease_required: bool) -> bool:
         """Whether no further probe may start here; with a lease the fleet's store counts the successes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,8 +36,6 @@ from autoglm_throttle.types import (
     DegradationLevel,
     FallbackKind,
 )
-
-_log = logging.getLogger("autoglm_throttle")
 
 Exceptions = type[BaseException] | Collection[type[BaseException]]
 
@@ -97,6 +94,7 @@ class GuardRegistry:
         self._on_degradable = on_degradable
         self._store = store
         self._is_started = False
+        self._fault_log = events.RateLimitedLogger("breakers", clock)  # faults repeat with each change
         self._lock = SerialLock()
         self._degradation = DegradationController(
             settings.degradation, load, settings.gpu.sample_interval_s, clock, _level_changed
@@ -336,8 +334,10 @@ class GuardRegistry:
             for listener in tuple(self.listeners):
                 try:
                     listener(change)
-                except Exception:  # noqa: BLE001 - the other listeners must still be called
-                    _log.exception("a listener failed at a change of %s", change.name)
+                except Exception as error:  # noqa: BLE001 - the other listeners must still be called
+                    self._fault_log.warn(
+                        "listener", f"a listener failed at a change of {change.name}", error=error
+                    )
 
 
 def _checked_name(name: str) -> str:

@@ -226,48 +226,14 @@ def test_calls_in_flight_are_bounded_and_each_has_its_own_pass() -> None:
     assert (core.stale_results, core.state(BEGAN)) == (1, BreakerState.CLOSED), "told twice"
     core.record(second, FAIL, BEGAN)
     assert core.state(BEGAN) is BreakerState.OPEN
-    assert core.view(BEGAN).in_flight == 0
+    assert core.view(BEGAN).in_flight == 1  # the third
 
 
-def test_a_call_keeps_its_place_however_long_it_takes() -> None:
-    core = breaker(max_in_flight=1, trial_lease_s=3.0)
-    hung = taken(core, BEGAN)
-    for later in (3, 30, 1e6):
-        assert core.rejection(BEGAN + later) == GuardRejection(
-            "it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0
-        )
-        assert core.allow(BEGAN + later) == GuardRejection(
-            "it", BreakerState.CLOSED, BreakerCause.IN_FLIGHT, 0.0
-        )
-        assert core.view(BEGAN + later).in_flight == 1
-    core.record(hung, FAIL, BEGAN + 1e6)
-    assert (core.stale_results, core.view(BEGAN).streak, core.view(BEGAN).in_flight) == (0, 1, 0)
-    assert taken(core, BEGAN + 1e6).serial == 2
-
-
-def test_a_dependency_that_hangs_opens_a_bounded_breaker() -> None:
-    """Calls that end at their own limit of 60 s, two at a time, with traffic all the while."""
-    core = breaker(max_in_flight=2, failures=5)
-    under_way: list[tuple[float, GuardPermit]] = []
-    now, failed = BEGAN, 0
-    while core.state(now) is BreakerState.CLOSED and now < BEGAN + 1000:
-        while under_way and now - under_way[0][0] >= 60:
-            core.record(under_way.pop(0)[1], FAIL, now)
-            failed += 1
-        answer = core.allow(now)
-        if isinstance(answer, GuardPermit):
-            under_way.append((now, answer))
-        assert len(under_way) <= 2
-        now += 1
-    assert (failed, core.stale_results) == (5, 0)
-    assert core.state(now) is BreakerState.OPEN
-
-
-def test_unreported_call_frees_its_slot_with_the_next_state() -> None:
-    core = breaker(max_in_flight=1)
+def test_unreported_call_keeps_its_slot_in_the_next_state() -> None:
+    core = breaker(max_in_flight=2)
     dropped = taken(core, BEGAN)
     core.operate(BreakerEvent.RESET, BEGAN + 1)
-    assert core.view(BEGAN + 1).in_flight == 0
+    assert core.view(BEGAN + 1).in_flight == 1
     assert taken(core, BEGAN + 1).serial == 2
     core.record(dropped, FAIL, BEGAN + 2)
     assert (core.stale_results, core.view(BEGAN + 2).in_flight) == (1, 1)

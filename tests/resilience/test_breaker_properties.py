@@ -150,7 +150,7 @@ def test_probes_never_exceed_the_slots(some: BreakerSettings, way: list[tuple[st
 def test_ordinary_call_holds_its_slot_until_one_result(
     way: list[tuple[str | Outcome, int]],
 ) -> None:
-    core = Breaker("it", BreakerSettings(max_in_flight=3, failures=10_000, trial_lease_s=LEASE_S))
+    core = Breaker("it", BreakerSettings(max_in_flight=3, failures=10_000, trial_lease_s=86_400))
     held: list[GuardPermit] = []
     now = START_S
     for what, figure in way:

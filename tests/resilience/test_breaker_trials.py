@@ -148,10 +148,11 @@ def test_probe_of_an_older_generation_is_stale() -> None:
     assert (core.state(DUE), core.stale_results) == (BreakerState.OPEN, 1)
 
 
-def test_in_flight_limit_does_not_bind_probes() -> None:
-    core = opened(half_open_max=3, max_in_flight=1)
-    assert [taken(core, DUE).serial for _ in range(3)] == [2, 3, 4]
-    assert core.view(DUE).in_flight == 3
+def test_in_flight_limit_binds_probes() -> None:
+    core = opened(half_open_max=3, max_in_flight=2)
+    assert [taken(core, DUE).serial for _ in range(2)] == [2, 3]
+    assert core.view(DUE).in_flight == 2
+    assert isinstance(core.allow(DUE), GuardRejection)
 
 
 def test_ramp_starts_after_the_probes_and_runs_to_its_end() -> None:

@@ -78,6 +78,8 @@ class Oracle:
         self.born = generation
         self.latest = now
         self.notified: list[BreakerTransition] = []
+        self.running: dict[GuardPermit, float] = {}
+        """Calls that count towards the bound, of any generation, each with the time of its leave."""
         self.window: list[Ended] = []
         """The one, of those allowed, that the breaker counts in."""
 
@@ -108,6 +110,21 @@ class Oracle:
         """Return the probes or counted calls that hold a slot, with their start times."""
         return recount.held(self.log, self.rules.lease_s)
 
+    def inside(self, now: float) -> int:
+        """Return how many calls are in flight, of any generation; 0 without a bound."""
+        return len(self._within_lease(now))
+
+    def _within_lease(self, now: float) -> dict[GuardPermit, float]:
+        lease_s = self.rules.trial_lease_s or max(600.0, 3 * (self.rules.timeout_s or 0))
+        return {pass_: since for pass_, since in self.running.items() if now - since < lease_s}
+
+    def is_full(self, now: float) -> bool:
+        """Return whether the bound is reached; calls beyond their lease are forgotten only if it is."""
+        most = self.rules.max_in_flight
+        if most and len(self.running) >= most:
+            self.running = self._within_lease(now)
+        return 0 < most <= len(self.running)
+
     # --- what is asked ---
 
     def allow(self, now: float) -> Leave | No:
@@ -130,21 +147,23 @@ class Oracle:
             if rest_s > 0:
                 return No(BreakerState.OPEN, self.why(), rest_s)
             self._go(BreakerState.HALF_OPEN, BreakerCause.TRIAL, now)
-        return self._trial() if self.machine is BreakerState.HALF_OPEN else self._ordinary(now)
+        return self._trial(now) if self.machine is BreakerState.HALF_OPEN else self._ordinary(now)
 
-    def _trial(self) -> Leave | No:
+    def _trial(self, now: float) -> Leave | No:
         leased = self.leased and not self.metrics_only
         taken = len(self.places())
         if self.rules.success_threshold is None and not leased:
             taken += recount.won(self.log)
         full = taken >= self.rules.half_open_max
+        if not full and 0 < self.rules.max_in_flight <= self.inside(now):
+            return No(BreakerState.HALF_OPEN, BreakerCause.IN_FLIGHT, 0.0)
         if leased or full:
             return No(BreakerState.HALF_OPEN, BreakerCause.TRIAL, 0.0, wants_lease=leased and not full)
         return Leave(counted=True)
 
     def _ordinary(self, now: float) -> Leave | No:
         counted = self.rules.max_in_flight > 0
-        if counted and len(self.places()) >= self.rules.max_in_flight:
+        if self.is_full(now):
             return No(self.machine, BreakerCause.IN_FLIGHT, 0.0)
         if self.machine is BreakerState.RAMPING and not self._share(now):
             return No(BreakerState.RAMPING, BreakerCause.RAMP, 0.0)
@@ -163,6 +182,8 @@ class Oracle:
         return recount.credit(self.log) >= 1
 
     def gave(self, pass_: GuardPermit, now: float) -> None:
+        if pass_.serial and self.rules.max_in_flight:
+            self.running[pass_] = now
         self.log.append(Gave(pass_, now))
 
     def granted(self, pass_: GuardPermit, rounds: int, now: float) -> None:
@@ -177,20 +198,22 @@ class Oracle:
 
     def record(self, pass_: GuardPermit, outcome: Outcome, now: float) -> None:
         self.latest = max(self.latest, now)
+        was_running = self.running.pop(pass_, None) is not None
         if pass_.generation == self.generation and self.machine in OPERATED:
             return
-        if not self._counts(pass_):
+        if not self._counts(pass_, was_running=was_running):
             self.log.append(Late())
             return
         self.log.append(Ended(pass_, outcome, now, self.latest))
         if outcome is not Outcome.NEUTRAL:
             self._classifier(outcome, now)
 
-    def _counts(self, pass_: GuardPermit) -> bool:
+    def _counts(self, pass_: GuardPermit, *, was_running: bool) -> bool:
         if pass_.generation != self.generation or self.machine is BreakerState.OPEN:
             return False
-        placed = self.machine is BreakerState.HALF_OPEN or self.rules.max_in_flight > 0
-        return pass_ in self.places() if placed else not pass_.serial
+        if self.machine is BreakerState.HALF_OPEN:
+            return pass_ in self.places()
+        return was_running if self.rules.max_in_flight else not pass_.serial
 
     def _classifier(self, outcome: Outcome, now: float) -> None:
         if self.machine is not BreakerState.HALF_OPEN:

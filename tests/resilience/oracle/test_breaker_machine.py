@@ -281,9 +281,8 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         Where calls that are no trials hold all places, one of them has to end first.
         """
         later = copy.deepcopy(self.breaker)
-        if self.oracle.machine in {BreakerState.CLOSED, BreakerState.RAMPING}:
-            for held in self.oracle.places():
-                later.record(held, Outcome.NEUTRAL, self.now)
+        for held in self.oracle.running:
+            later.record(held, Outcome.NEUTRAL, self.now)
         wait_s = self.oracle.rest_s(self.now) if self.oracle.machine is BreakerState.OPEN else 0.0
         now = max(self.now, self.oracle.latest) + max(wait_s, 0.0) + self.by.lease_s
         requests = math.ceil(1 / min(self.by.ramp, default=1.0))
@@ -293,9 +292,12 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
     def the_brink(self) -> None:
         """Refused until the last moment, and then as many at once as there are places."""
         end, later = self.oracle.ends_s(), copy.deepcopy(self.breaker)
+        for held in self.oracle.running:
+            later.record(held, Outcome.NEUTRAL, self.now)
         assert isinstance(later.allow(math.nextafter(end, 0.0)), GuardRejection)
         answers = [later.allow(end) for _ in range(10)]
-        assert sum(isinstance(answer, GuardPermit) for answer in answers) == self.by.half_open_max
+        most = min(self.by.half_open_max, self.by.max_in_flight or self.by.half_open_max)
+        assert sum(isinstance(answer, GuardPermit) for answer in answers) == most
 
     def drain(self, data: st.DataObject | None = None) -> None:
         mine, other = self.breaker.machine.drain(), self.replica.machine.drain()
@@ -320,7 +322,8 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
         assert view.generation == self.breaker.generation == oracle.generation
         assert self.replica.generation == oracle.generation
         held, halfway = len(oracle.places()), machine is BreakerState.HALF_OPEN
-        assert (view.probes, view.in_flight) == (held if halfway else 0, held)
+        inside = oracle.inside(self.now) if self.by.max_in_flight else held
+        assert (view.probes, view.in_flight) == (held if halfway else 0, inside)
         assert view.probe_successes == (recount.won(oracle.log) if halfway else 0)
         assert view.streak == (0 if halfway else recount.streak(oracle.log, self.by))
         assert view.retry_after_s == self.rest_s()
