@@ -92,7 +92,7 @@ class FeatureExecutor:
         if fallback is not None and fallback.stale:
             limits_s = (fallback.max_stale_s, max_stale_s, settings.max_stale_s)
             age_s = next(limit_s for limit_s in limits_s if limit_s is not None)
-            self.results = ResultCache(fallback, settings.cache_entries, age_s, circuit.clock, log)
+            self.results = ResultCache(fallback, settings, age_s, circuit.clock, log)
             self.responses = ResponseCache(fallback.key, settings, age_s, circuit.clock, log)
         degradation.register(feature)
 

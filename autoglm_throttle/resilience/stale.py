@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,6 +25,7 @@ from autoglm_throttle.resilience.calls import (
 from autoglm_throttle.resilience.drive import Call, Steps
 from autoglm_throttle.resilience.fallback import UNSET, Fallback, Unset
 from autoglm_throttle.resilience.state import GuardState
+from autoglm_throttle.settings.groups.breaker import DegradationSettings
 from autoglm_throttle.types import Clock, GuardRejected, Outcome
 
 T = TypeVar("T")
@@ -86,9 +88,15 @@ class ResultCache:
     """
 
     def __init__(
-        self, fallback: Fallback, entries: int, max_stale_s: float, clock: Clock, log: RateLimitedLogger
+        self,
+        fallback: Fallback,
+        settings: DegradationSettings,
+        max_stale_s: float,
+        clock: Clock,
+        log: RateLimitedLogger,
     ) -> None:
-        self._cache: StaleCache[object] = StaleCache(entries, max_stale_s, clock)
+        self._cache: StaleCache[object] = StaleCache(settings.cache_entries, max_stale_s, clock)
+        self._max_bytes = settings.cache_body_bytes
         self._key = fallback.key
         self._shares_values = fallback.shared_value
         self._log = log
@@ -127,7 +135,11 @@ class ResultCache:
             return UNSET
         copied = self.copy_value(value)
         if copied is not UNSET and attempted.outcome in CACHEABLE_OUTCOMES:
-            self._cache.put(key, copied)
+            if is_small(key, copied, self._max_bytes):
+                self._cache.put(key, copied)
+            else:
+                self._cache.remove(key)
+                self._log.warn("size", f"a result above {self._max_bytes} bytes is not cached")
         return copied
 
     def copy_value(self, value: object) -> object:
@@ -144,6 +156,38 @@ class ResultCache:
         """Return a copy of the cached result of a key, or `UNSET`."""
         value = UNSET if key is None else self._cache.get(key)
         return UNSET if value is UNSET else self.copy_value(value)
+
+
+def is_small(key: Hashable, value: object, max_bytes: int) -> bool:
+    """Whether a key and a value take at most so many bytes; shared parts count once.
+
+    Texts of the key count, but not objects among the arguments, such as the ``self`` of a method.
+    """
+    waiting, seen, size = [value], set[int](), 0
+    keys: list[object] = [key]
+    while keys:
+        part = keys.pop()
+        size += len(part) if isinstance(part, str | bytes) else 0
+        keys += part if isinstance(part, tuple | frozenset) else ()
+    while waiting and size <= max_bytes:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            try:
+                # Arrays and tensors keep their data outside the object.
+                size += sys.getsizeof(part, 0) + int(getattr(part, "nbytes", 0))
+                waiting += _parts_of(part)
+            except Exception:  # noqa: BLE001 - properties of a user's class may raise
+                return False
+    return size <= max_bytes
+
+
+def _parts_of(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return (*value.keys(), *value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    return () if isinstance(value, type) else (getattr(value, "__dict__", {}),)
 
 
 def _type_of(value: object) -> object:

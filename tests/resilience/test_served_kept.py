@@ -17,7 +17,7 @@ from autoglm_throttle.resilience.calls import GuardedAttempt
 from autoglm_throttle.resilience.classify import OutcomeClassifier
 from autoglm_throttle.resilience.fallback import UNSET, Fallback
 from autoglm_throttle.resilience.stale import ResultCache
-from autoglm_throttle.settings.groups.breaker import BreakerSettings
+from autoglm_throttle.settings.groups.breaker import BreakerSettings, DegradationSettings
 from autoglm_throttle.types import Criticality, DegradationLevel, GuardRejected, Outcome
 from tests.resilience.degrading import Bench, Dependency, Failed, face
 
@@ -185,7 +185,9 @@ def test_shed_feature_is_answered_by_an_earlier_result(face: str) -> None:
 def shelved(fallback: Fallback | None = None) -> ResultCache:
     """A shelf with a clock that stands still."""
     log = RateLimitedLogger("related", lambda: 0.0)
-    return ResultCache(fallback or Fallback(stale=True), 8, 60.0, lambda: 0.0, log)
+    return ResultCache(
+        fallback or Fallback(stale=True), DegradationSettings(cache_entries=8), 60.0, lambda: 0.0, log
+    )
 
 
 def answered(value: object) -> GuardedAttempt:
