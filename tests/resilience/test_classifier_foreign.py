@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import httpx
 import openai
 import pytest
+import requests
 
 from autoglm_throttle import GuardRejected
 from autoglm_throttle.resilience.fallback import Fallback
@@ -24,14 +24,6 @@ from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import BreakerCause, BreakerState, GuardRejection, Outcome
 
 FAILURES = 5
-
-
-def requests_module() -> ModuleType:
-    """Return the real requests, else the copy of it in pip."""
-    try:
-        return importlib.import_module("requests")
-    except ImportError:
-        return importlib.import_module("pip._vendor.requests")
 
 
 class Status(BaseHTTPRequestHandler):
@@ -61,7 +53,7 @@ def server() -> Iterator[str]:
 
 
 def called_by_requests(throttle: ManualThrottle, url: str) -> int:
-    guarded = throttle.guard("db")(requests_module().get)
+    guarded = throttle.guard("db")(requests.get)
     return int(guarded(url, timeout=30).status_code)
 
 
