@@ -9,14 +9,11 @@ import asyncio
 from dataclasses import dataclass
 from time import monotonic
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.request_log import REJECTION_BYTES, RequestResult, classify_response
-
-if TYPE_CHECKING:
-    from autoglm_throttle.traffic.generator.sender import OpenLoopSender
 
 BODY_BYTES = 64 << 20  # A longer response is malformed: no service under test sends that intentionally
 
@@ -34,6 +31,19 @@ def load_httptools() -> ModuleType:
     except ImportError:
         raise TrafficError(f"this needs httptools: {how_to_install('traffic')}") from None
     return httptools
+
+
+class ConnectionListener(Protocol):
+    """Receives the events of a connection; the sender does, which this module cannot import."""
+
+    def opened(self, connection: Connection) -> None:
+        """Handle a connection that can take its first request."""
+
+    def answered(self, connection: Connection, result: RequestResult, now: float) -> None:
+        """Handle a complete or malformed response."""
+
+    def closed(self, connection: Connection) -> None:
+        """Handle the loss of a connection: ``index`` is its request."""
 
 
 @dataclass(slots=True)
@@ -55,7 +65,7 @@ class Response:
 class Connection(asyncio.Protocol):
     """Carries one request at a time."""
 
-    def __init__(self, listener: OpenLoopSender, httptools: ModuleType) -> None:
+    def __init__(self, listener: ConnectionListener, httptools: ModuleType) -> None:
         self._listener = listener
         self._httptools = httptools
         self._parser = httptools.HttpResponseParser(self)
