@@ -58,9 +58,13 @@ def write_json(document: object) -> None:
 
 def to_stderr(text: str) -> None:
     """Write to standard error; a closed pipe there does not stop the command."""
-    with contextlib.suppress(OSError):
+    try:
         sys.stderr.write(text)
         sys.stderr.flush()
+    except OSError:
+        # Else the interpreter flushes the rest at exit, fails, and replaces the exit status.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 @contextlib.contextmanager
