@@ -11,7 +11,7 @@ from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.script import RIGHTS
 from autoglm_throttle.types import Reason
-from tests.store.polling import HANG_S
+from tests.store.polling import HANG_S, eventually
 from tests.store.proxy import SlowProxy
 from tests.store.real_server import (
     DEADLINE_S,
@@ -99,19 +99,22 @@ async def test_a_server_that_is_slow_within_the_deadline_is_waited_for(
     assert site.state is HealthState.UP
 
 
-@pytest.mark.parametrize("delay_s", [2.5 * DEADLINE_S])
+@pytest.mark.parametrize("delay_s", [1.3 * DEADLINE_S, 2.5 * DEADLINE_S])
 async def test_slow_server_is_avoided_until_fast(
     slow_proxy: SlowProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, delay_s: float
 ) -> None:
-    site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, **PROMPTLY)
+    # Connection and replies have their usual limits: with a minute for each, a probe lasted as long as that.
+    site = await connected(slow_proxy.url, redis_prefix, MANY, **HASTY, redis_deadline_s=DEADLINE_S)
     async with Traffic(site) as traffic:
         await traffic.more()
         slow_proxy.delay_s = delay_s
-        await site.comes(HealthState.DOWN)
-        await site.probes()
+        await eventually(lambda: site.state is HealthState.DOWN, "the store is down")
+        for _ in range(2):
+            await eventually(lambda: site.state is HealthState.PROBING, "a probe has begun")
+            await eventually(lambda: site.state is HealthState.DOWN, "the probe has failed")
         assert len(said(caplog, "store_lost")) == 1, "a probe waits no longer than a request"
         slow_proxy.delay_s = 0.0
-        await site.comes(HealthState.UP)
+        await eventually(lambda: site.state is HealthState.UP, "the store is up")
         await traffic.more()
     assert traffic.refused == []
     assert site.store.fallbacks[StoreErrorKind.TIMEOUT] >= 3
