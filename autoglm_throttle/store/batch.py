@@ -17,10 +17,11 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.store.protocol import Answer, StoreErrorKind, StoreStats, WindowEntry
+from autoglm_throttle.store.running_time import GRAIN_S, TICK_LEAST_S, RunningTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,14 +29,6 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.protocol import WindowProtocol
     from autoglm_throttle.store.script import LuaScript
-
-# Ticks in a deadline, and so the fewest turns of the loop before it expires. A call in flight and one queued
-# behind it take ten: each starts a task, sends, reads and wakes the task.
-TICKS: Final = 20
-TICK_LEAST_S: Final = 0.001  # The resolution of a selector
-
-# Seconds by which a timer of a healthy loop may be late; deadlines that close together also share one tick.
-GRAIN_S: Final = 0.002
 
 Reply: TypeAlias = "asyncio.Future[Answer | StoreErrorKind]"
 # An entry, the future of its caller, and its deadline; a refund has no caller.
@@ -82,9 +75,7 @@ class RedisBatch:
         self.deadline_s: float = settings.redis_deadline_s
         self._settings = settings
         self._queue_max = settings.redis_queue
-        self._tick_s = max(self.deadline_s / TICKS, TICK_LEAST_S)  # Seconds from one tick to the next
-        self._next_tick_s = math.inf  # Loop time of the next tick; infinite: nothing waits
-        self._late_s = 0.0  # Seconds by which all ticks together were late
+        self._running = RunningTime(self.deadline_s)
         self._due_s = math.inf  # Earliest deadline, in running time as all below; infinite: none
         self._next_report_s = -math.inf  # Until then expired deadlines are not reported again
         self._timer_context = contextvars.Context()
@@ -101,7 +92,8 @@ class RedisBatch:
         if len(self._queue) >= self._queue_max:
             future.set_result(StoreErrorKind.QUEUE_FULL)
             return future
-        now = min(self.loop.time(), self._next_tick_s) - self._late_s
+        running = self._running
+        now = min(self.loop.time(), running.tick_ends_s) - running.late_s  # `at` would cost a call
         if due is None:
             due = now + self.deadline_s
         elif due <= now:
@@ -116,7 +108,7 @@ class RedisBatch:
 
     def running_time(self) -> float:
         """Return the loop time without the seconds by which the loop was late."""
-        return min(self.loop.time(), self._next_tick_s) - self._late_s
+        return self._running.at(self.loop.time())
 
     def send_oneway(self, entry: WindowEntry) -> None:
         """Send an entry that needs no answer; it is dropped if the queue is full."""
@@ -171,7 +163,7 @@ class RedisBatch:
         self._next = None
         if not taken:
             return None
-        gives_up_s = self._settings.redis_connect_s + min(self.loop.time(), self._next_tick_s) - self._late_s
+        gives_up_s = self._settings.redis_connect_s + self._running.at(self.loop.time())
         entries, futures, dues = zip(*taken, strict=True)
         call = _BatchCall(entries, futures, dues, gives_up_s, asyncio.current_task())
         self._batch_calls.add(call)
@@ -218,9 +210,7 @@ class RedisBatch:
     def _may_send(self, call: _BatchCall) -> bool:
         """Return whether no caller in it has timed out, now that a connection is open."""
         call.is_sent = not call.has_timeouts
-        call.gives_up_s = (
-            min(self.loop.time(), self._next_tick_s) - self._late_s + self._settings.redis_read_s
-        )
+        call.gives_up_s = self._running.at(self.loop.time()) + self._settings.redis_read_s
         return call.is_sent
 
     def _deliver(
@@ -255,20 +245,17 @@ class RedisBatch:
     def _set_due(self, due_s: float) -> None:
         """Expire entries at ``due_s`` instead of later."""
         self._due_s = due_s
-        if self._next_tick_s == math.inf:
-            self._set_tick(self.loop.time() - self._late_s)
+        if self._running.tick_ends_s == math.inf:
+            self._set_tick(self._running.at(self.loop.time()))
 
     def _set_tick(self, now: float) -> None:
-        self._next_tick_s = self._late_s + min(now + self._tick_s, max(now, self._due_s))
-        self.loop.call_at(self._next_tick_s, self._on_tick, context=self._timer_context)
+        ends_s = self._running.start_tick(now, self._due_s)
+        self.loop.call_at(ends_s, self._on_tick, context=self._timer_context)
 
     def _on_tick(self) -> None:
         """Measure how late the loop is, and expire the deadlines that have passed in its running time."""
         with self._lock:  # an abandoned request may refund in the midst of it, which adds to the queue
-            late_s = self.loop.time() - self._next_tick_s
-            self._late_s += late_s if late_s > GRAIN_S else 0.0
-            self._next_tick_s = math.inf
-            now = self.loop.time() - self._late_s
+            now = self._running.end_tick(self.loop.time())
             if now + TICK_LEAST_S >= self._due_s:
                 self._on_deadline(now)
             elif not self._queue and not self._batch_calls:

@@ -26,6 +26,7 @@ from autoglm_throttle.store.client import SyncClient
 from autoglm_throttle.store.health import HealthState, OutageLog, StoreHealth
 from autoglm_throttle.store.leases import TokenLease
 from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.running_time import RunningTime
 from autoglm_throttle.store.script import SyncScript
 from autoglm_throttle.types import Decision, Demand, Priority
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
     from autoglm_throttle.types import Clock
 
-DEADLINE_S: Final = 0.05  # Longest wait for an answer: after it the store counts as unavailable
+# Longest wait for an answer, in running time: after it the store counts as unavailable.
+DEADLINE_S: Final = 0.05
 TIMER_S: Final = 0.001  # Seconds by which a timer may fire too early; the thread pauses no shorter
 
 # A member count is clamped to 1..this: no mistake in a store may reduce the rates to nothing.
@@ -83,8 +85,8 @@ class LeasedBuckets:
         self.on_store_lost: Callable[[float], object] = lambda _: None
         self._workers = rates.workers
         self._wake_requested = False
-        # Start of the wait for an answer: of a call, or of a waiter without a call.
-        self._awaiting_since_s: float | None = None
+        self._running = RunningTime(DEADLINE_S)
+        self._answer_due_s = math.inf  # In running time; infinite: no request has waited
 
     @property
     def is_up(self) -> bool:
@@ -123,30 +125,34 @@ class LeasedBuckets:
         lease = self.all[demand.priority]
         if lease.is_decidable(demand.cost, now):
             return True
-        if self._awaiting_since_s is not None and now >= self._awaiting_since_s + DEADLINE_S:
+        if self.running_time(now) >= self._answer_due_s:
             self.report_failure(now)  # the thread's call may hang: requests must not wait for it again
             return True
         return False
 
+    def running_time(self, now: float) -> float:
+        """Return the time without the seconds in which the loop of the waiters was late."""
+        return self._running.at(now)
+
     def add_waiter(self, waiter: object, demand: Demand, now: float) -> float:
-        """Register a waiter for the store's next answer; returns the seconds until `is_decidable` decides."""
-        if self._awaiting_since_s is None:
-            self._awaiting_since_s = now
+        """Register a waiter for the store's next answer; returns the seconds after which to ask again."""
+        if now >= self._running.tick_ends_s - TIMER_S:
+            self._running.end_tick(now)
+        running_s = self.running_time(now)
+        self._answer_due_s = min(self._answer_due_s, running_s + DEADLINE_S)
         self.all[demand.priority].waiters[waiter] = demand.cost
         if not self._wake_requested:
             self._wake_requested = True
             self.wake()
-        return seconds_until(self._awaiting_since_s + DEADLINE_S, now)
+        if self._running.tick_ends_s < math.inf:  # another waiter ends the tick
+            return seconds_until(self._answer_due_s, running_s)
+        return seconds_until(self._running.start_tick(running_s, self._answer_due_s), now)
 
     def remove_waiter(self, waiter: object, demand: Demand, now: float) -> None:
         """Remove a waiter. Idempotent. One without an answer after the deadline reports the store as lost."""
         self.all[demand.priority].waiters.pop(waiter, None)
-        if self._awaiting_since_s is None:
-            return
-        if now >= self._awaiting_since_s + DEADLINE_S - TIMER_S:
+        if self.running_time(now) >= self._answer_due_s - TIMER_S:
             self.report_failure(now)
-        elif not self.is_request_pending and not self.waiters:
-            self._awaiting_since_s = None
 
     @property
     def waiters(self) -> list[Any]:
@@ -163,14 +169,14 @@ class LeasedBuckets:
         With ``beat`` a call is due in any case; while the store is unavailable it is the only call.
         """
         self._wake_requested = False
+        if not self.waiters:  # those of the last wait were cancelled before a call
+            self._end_wait()
         if not beat and not (self.is_up and any(lease.is_call_due(now) for lease in self.all)):
             return None
         requests = [lease.request(now) for lease in self.all]
         if not (beat or self.waiters or any(want or returned for _, _, want, _, returned in requests)):
             return None
         self.is_request_pending = True
-        if self._awaiting_since_s is None:
-            self._awaiting_since_s = now
         return [figure for request in requests for figure in request]
 
     def final_request(self) -> list[int]:
@@ -191,17 +197,19 @@ class LeasedBuckets:
             lease.apply_grant(grant, remaining, now)
         if not self.is_up:
             self.health.reset(now)
-        self.is_request_pending = False
-        self._awaiting_since_s = None
+        self._end_wait()
 
     def store_lost(self, now: float) -> None:
         """Mark the store as lost: each process uses its part of the rates until `apply_reply`. Idempotent."""
-        self.is_request_pending = False
-        self._awaiting_since_s = None
+        self._end_wait()
         if self.health.record_result(StoreErrorKind.LOST, now) is not None:
             for lease in self.all:
                 lease.use_local_share(self.processes, now)
             self.on_store_lost(now)
+
+    def _end_wait(self) -> None:
+        self.is_request_pending = False
+        self._answer_due_s = self._running.tick_ends_s = math.inf
 
     def report_failure(self, now: float) -> None:
         """Mark the store as lost after a timeout of any user, and wake the thread. Idempotent."""
@@ -253,17 +261,18 @@ class FleetSync:
         return FleetView(self.leases.members, self.leases.is_up, self.script.calls, self.script.failures)
 
     async def ensure(self, demand: Demand) -> None:
-        """Wait, without the lock, until the leases can decide on a demand; 50 ms at most."""
+        """Wait, without the lock, until the leases can decide on a demand; 50 ms of running time at most."""
         gives_up_s = math.inf
         while True:
             wakeup = new_wakeup()
             now = self.clock()
-            gives_up_s = min(gives_up_s, now + DEADLINE_S)
             with self.lock:
+                running_s = self.leases.running_time(now)
+                gives_up_s = min(gives_up_s, running_s + DEADLINE_S)
                 # At the end answers have come, but other requests took the tokens.
-                if self.leases.is_decidable(demand, now) or now >= gives_up_s:
+                if self.leases.is_decidable(demand, now) or running_s >= gives_up_s:
                     return
-                seconds = min(self.leases.add_waiter(wakeup, demand, now), gives_up_s - now)
+                seconds = min(self.leases.add_waiter(wakeup, demand, now), gives_up_s - running_s)
             try:
                 await wakeup.wait(seconds, anyio.sleep_forever)
             finally:

@@ -8,7 +8,7 @@ from asyncio import _get_running_loop as running_loop
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from autoglm_throttle.store.batch import TICKS, RedisBatch
+from autoglm_throttle.store.batch import RedisBatch
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.protocol import (
     VALUES,
@@ -18,6 +18,7 @@ from autoglm_throttle.store.protocol import (
     WindowProtocol,
     script,
 )
+from autoglm_throttle.store.running_time import TICKS
 from autoglm_throttle.store.script import LuaScript, error_text
 from autoglm_throttle.types import UserLimit
 

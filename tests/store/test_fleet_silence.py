@@ -17,6 +17,7 @@ from autoglm_throttle.store import fleet as fleet_module
 from autoglm_throttle.store.client import TIMEOUT_S, RedisClients
 from autoglm_throttle.store.fleet import PROBE_S, FleetSync, LeasedBuckets, fleet_keys
 from autoglm_throttle.store.health import JITTER
+from autoglm_throttle.store.running_time import TICKS
 from autoglm_throttle.types import Demand, Priority
 from tests.store.clients import PATIENCE_S, Wire
 from tests.store.fleets import MID, admit, beats
@@ -80,9 +81,12 @@ async def gives_up(fleet: FleetSync, clock: Jumping) -> None:
     waits = asyncio.create_task(fleet.ensure(MID))
     await asyncio.sleep(0)
     assert fleet.leases.waiters
-    clock.ahead_s += STILL_S
     fleet.leases.wake = wake
-    await waits
+    while not waits.done():
+        clock.ahead_s += fleet_module.DEADLINE_S / TICKS
+        for waiter in fleet.leases.waiters:
+            waiter.set()
+        await asyncio.sleep(0)
 
 
 def test_abandoned_store_is_retried_at_once_and_logged(

@@ -1,19 +1,23 @@
-"""User limits of an event loop that is late in each of its turns, on a healthy server (FIELD 34)."""
+"""User limits and leases of an event loop that is late in each of its turns, on a healthy store."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store import fleet
+from autoglm_throttle.store.fleet import FleetSync
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import Reason
-from tests.store.batches import Number, Plant
-from tests.store.polling import Jumps
+from tests.store.batches import ManualLoop, Number, Plant
+from tests.store.clients import PATIENCE_S, Wire
+from tests.store.fleets import admit, beats
+from tests.store.polling import Jumps, until
 from tests.store.real_server import LIMIT, connected
 from tests.store.server import RedisServer
 from tests.store.store_checks import window_at
@@ -94,3 +98,37 @@ def test_deadline_counts_no_time_of_a_stalled_loop() -> None:
         assert not future.done()
         plant.loop.move(DEADLINE_S / 2)
         assert future.result() is StoreErrorKind.TIMEOUT
+
+
+@pytest.fixture
+def silent(wire: Wire, made: Callable[..., FleetSync]) -> Iterator[tuple[FleetSync, ManualLoop]]:
+    """Return a member of a fleet whose store answers no more until the wire is told so, and its late loop."""
+    loop = ManualLoop()
+    member = made(wire, clock=loop.time)
+    beats(member, wire)
+    wire.answers.clear()
+    yield member, loop
+    loop.end()
+
+
+def test_late_loop_takes_the_tokens_of_its_fleet(wire: Wire, silent: tuple[FleetSync, ManualLoop]) -> None:
+    member, loop = silent
+    request = loop.create_task(admit(member))
+    loop.settle()
+    for _ in range(10):
+        loop.stall(TURN_S)
+    assert not request.done()
+    wire.answers.set()
+    until(lambda: not member.leases.waiters, PATIENCE_S, "the answer")
+    assert loop.run_until_complete(request) == (True, True)
+    assert member.leases.is_up
+
+
+def test_late_loop_still_detects_a_silent_store_of_its_fleet(silent: tuple[FleetSync, ManualLoop]) -> None:
+    member, loop = silent
+    request = loop.create_task(admit(member))
+    loop.settle()
+    loop.stall(100 * TURN_S)
+    loop.move(1.2 * fleet.DEADLINE_S)
+    assert request.done()
+    assert not member.leases.is_up

@@ -14,6 +14,7 @@ from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import FleetSettings
 from autoglm_throttle.store.fleet import DEADLINE_S, MAX_MEMBERS, TIMER_S, LeasedBuckets
 from autoglm_throttle.store.leases import MICRO, PAUSE_S, PREFETCH_BURST, TICK_S
+from autoglm_throttle.store.running_time import TICKS
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 
 MID = Demand(Priority.MID)
@@ -43,6 +44,15 @@ def mid_of(figures: list[int]) -> list[float]:
     return [figure / MICRO for figure in figures[5:10]]
 
 
+def wait(made: LeasedBuckets, since_s: float, until_s: float) -> None:
+    """Let one request wait in a loop that is never late."""
+    now = since_s
+    while now < until_s:
+        pause_s = made.add_waiter("me", MID, now)
+        now = min(until_s, now + pause_s)
+        made.remove_waiter("me", MID, now)
+
+
 def refusal(paid: object) -> Decision:
     assert isinstance(paid, Decision)
     return paid
@@ -61,7 +71,7 @@ def test_nothing_is_spent_before_it_is_leased() -> None:
     assert not made.is_decidable(MID, 0.0)
     refused = refusal(made.take(MID, 0.0))
     assert (refused.reason, refused.retry_after_s) == (Reason.RATE, PAUSE_S)
-    assert made.add_waiter("me", MID, 0.0) == DEADLINE_S
+    assert made.add_waiter("me", MID, 0.0) == DEADLINE_S / TICKS
     assert woken == [1.0]
     figures = made.next_request(0.0, beat=False)
     assert figures is not None
@@ -258,10 +268,13 @@ def test_store_silent_for_50_ms_is_unavailable() -> None:
     made, _ = leases(workers=4)
     made.add_waiter("me", MID, 0.0)
     assert made.next_request(0.001, beat=False) is not None
-    assert not made.is_decidable(MID, DEADLINE_S - 1e-6)
+    wait(made, DEADLINE_S / TICKS, DEADLINE_S - 0.01)
+    made.add_waiter("me", MID, DEADLINE_S - 0.01)
     assert made.add_waiter("me too", MID, DEADLINE_S - 0.01) == pytest.approx(0.01), "nobody waits 50 ms anew"
-    assert made.is_decidable(MID, DEADLINE_S)
-    assert made.health.since_s == DEADLINE_S
+    wait(made, DEADLINE_S - 0.0075, DEADLINE_S - TIMER_S - 1e-6)
+    assert not made.is_decidable(MID, DEADLINE_S - 1e-6)
+    assert made.is_decidable(MID, DEADLINE_S + 1e-6)
+    assert made.health.since_s == DEADLINE_S + 1e-6
     assert (made.next_request(1.0, beat=False), made.due_s()) == (None, math.inf)
 
 
@@ -270,10 +283,28 @@ def test_waiter_timeout_marks_store_unavailable() -> None:
     made.add_waiter("me", MID, 0.0)
     made.remove_waiter("me", MID, 0.04)
     assert not made.is_decidable(MID, 0.2), "nobody waits, nobody was asked"
-    made.add_waiter("me", MID, 1.0)
-    made.remove_waiter("me", MID, 1.0 + DEADLINE_S - 1e-6)
+    assert made.next_request(0.5, beat=False) is None
+    wait(made, 1.0, 1.0 + DEADLINE_S - TIMER_S - 1e-6)
+    assert not made.is_decidable(MID, 1.0 + DEADLINE_S / 2), "it waits as long as any other"
+    made.remove_waiter("me", MID, 1.0 + DEADLINE_S - TIMER_S + 1e-6)
     assert not made.is_up
     made.remove_waiter("me", MID, 2.0)
+
+
+def test_stalls_of_the_loop_are_no_silence_of_the_store() -> None:
+    made, _ = leases()
+    assert made.next_request(0.0, beat=True) is not None
+    assert not made.is_decidable(MID, 1.0), "nobody has waited"
+    for stalls in range(TICKS - 1):
+        made.add_waiter("me", MID, 1.0 + stalls)
+        made.add_waiter("me too", MID, 1.0 + stalls)
+        assert not made.is_decidable(MID, 2.0 + stalls)
+        made.remove_waiter("me too", MID, 2.0 + stalls)
+        made.remove_waiter("me", MID, 2.0 + stalls)
+        assert not made.is_decidable(MID, 2.0 + stalls)
+    made.add_waiter("me", MID, 30.0)
+    made.remove_waiter("me", MID, 31.0)
+    assert not made.is_up, "in so many turns an answer is read"
 
 
 def test_answering_store_is_not_lost_by_an_old_request() -> None:
@@ -296,7 +327,10 @@ def test_answered_waiter_does_not_mark_store_lost() -> None:
     made.remove_waiter("me", MID, 10.0)
     assert made.is_up
     made.take(MID, 10.0)
-    assert made.add_waiter("me", MID, 10.0) == pytest.approx(DEADLINE_S), "another question, another deadline"
+    made.add_waiter("me", MID, 10.0)
+    assert made.add_waiter("me too", MID, 10.0) == pytest.approx(DEADLINE_S), (
+        "another question, another deadline"
+    )
     assert len(woken) == 2
 
 
@@ -308,9 +342,10 @@ def test_marking_store_lost_wakes_the_sender() -> None:
         made, woken = leases()
         made.add_waiter("me", MID, 0.0)
         assert made.next_request(0.0, beat=False) is not None
+        wait(made, 0.0025, DEADLINE_S - 2 * TIMER_S)
         woken.clear()
-        give_up(made, MID, DEADLINE_S)
-        assert made.health.since_s == DEADLINE_S
+        give_up(made, MID, DEADLINE_S + TIMER_S)
+        assert made.health.since_s == DEADLINE_S + TIMER_S
         give_up(made, MID, 2.0)
         assert woken == [1.0]
 

@@ -256,7 +256,7 @@ def test_an_idle_batch_has_no_timer() -> None:
         plant.together(Number(0))
         plant.answer_all()
         plant.loop.move(DEADLINE_S)
-        assert plant.batch._next_tick_s == math.inf
+        assert plant.batch._running.tick_ends_s == math.inf
 
 
 def test_a_trouble_goes_to_all_of_the_call_and_is_reported_once() -> None:

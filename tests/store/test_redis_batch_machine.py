@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from autoglm_throttle.settings.groups.store import StoreSettings
-from autoglm_throttle.store.batch import GRAIN_S
 from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.running_time import GRAIN_S
 from tests.store.batches import Number, Plant
 
 DEADLINE_S = StoreSettings().redis_deadline_s
