@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import traceback
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -113,7 +113,7 @@ class RequestClassifier:
         precision = PRECISION_HEADER if self._precisions else b""
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
         self._wanted = _BODY_FIELDS.union(headers - {b""})
-        self._work_classes: dict[str, dict[str, str]] = {method: {} for method in METHODS}
+        self._work_classes: dict[str, OrderedDict[str, str]] = {method: OrderedDict() for method in METHODS}
         self._by_address = lru_cache(CACHE_ENTRIES)(self._address_identity)
         self._anonymous_demands = {
             stated: _DemandCache(partial(self._anonymous_demand, stated)) for stated in KNOWN_PRIORITIES

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from autoglm_throttle.settings import RoutePolicy
+from autoglm_throttle.settings.route_policy import RouteTrie
 
 # Clients choose concrete paths, so the caches need bounds.
-MAX_CACHED_MATCHES: Final = 4096  # Paths with a cached policy
-MAX_CACHED_PATHS: Final = 4096  # Paths of one method with a cached name
-MAX_CACHED_CHARS: Final = (
-    512  # Characters of path and method together; longer ones are matched anew each time
-)
+MAX_CACHED_MATCHES: Final = 8192  # Paths with a cached policy
+MAX_CACHED_PATHS: Final = 8192  # Paths of one method with a cached name
+MAX_CACHED_CHARS: Final = 256  # Of path and method together; longer ones are matched anew each time
 
 MAX_LITERAL_CHARS: Final = 19  # Characters of a segment that is no id; a UUID has 32 or 36
 
@@ -24,11 +25,11 @@ WEBSOCKET_METHOD: Final = "WEBSOCKET"
 # Methods that classes are named after; a client may send any other text.
 METHODS: Final = (*WITHOUT_BODY, "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPTIONS", WEBSOCKET_METHOD)
 
-_ANY: Final = "*"
-
 # Paths that a router or an upstream server may read as another path: empty and dot segments, line feeds.
 # ``..;`` is a dot segment to servers that remove path parameters.
 _AMBIGUOUS: Final = re.compile(r"//|\n|/\.{1,2}(?:[/;]|$)")
+
+_Search = Callable[[str, str], RoutePolicy | None]
 
 
 class RouteTable:
@@ -41,8 +42,6 @@ class RouteTable:
     def __init__(self, routes: Iterable[RoutePolicy] = ()) -> None:
         self._routes = list(routes)
         self._configured = len(self._routes)
-        self._by_first: dict[str, list[RoutePolicy]] = {}
-        self._cache: dict[tuple[str, str], RoutePolicy | None] = {}
         self._index()
 
     def learn(self, routes: Iterable[RoutePolicy]) -> None:
@@ -52,40 +51,26 @@ class RouteTable:
 
     def match(self, path: str, method: str) -> RoutePolicy | None:
         """Return the policy for a path, already without ``root_path``; None means the default policy."""
-        key = (path, method)
-        if key in self._cache:
-            return self._cache[key]
-        route = self._search(path, method)
-        if len(path) + len(method) > MAX_CACHED_CHARS:
-            return route
-        if len(self._cache) >= MAX_CACHED_MATCHES:
-            self._cache.clear()
-        self._cache[key] = route
-        return route
-
-    def _search(self, path: str, method: str) -> RoutePolicy | None:
-        # The patterns of routers end with "$", which matches before a last line feed as well.
-        readings = [_segments(text) for text in dict.fromkeys((path.removesuffix("\n"), path))]
-        first = readings[0][0] if readings[0] else ""
-        candidates = self._by_first.get(first, self._by_first[_ANY])
-        return next((r for r in candidates if any(r.matches(method, each) for each in readings)), None)
+        search = self._cached if len(path) + len(method) <= MAX_CACHED_CHARS else self._search
+        return search(path, method)
 
     def _index(self) -> None:
-        """Index the policies that could match by first literal segment, in their order."""
-        by_first: dict[str, list[RoutePolicy]] = {_ANY: [], "": []}
-        by_first |= {_first(route): [] for route in self._routes}
-        for route in self._routes:
-            first = _first(route)
-            for candidates in by_first.values() if first == _ANY else (by_first[first],):
-                candidates.append(route)
-        self._by_first = by_first
-        self._cache.clear()
         self.has_routes: bool = bool(self._routes)  # Whether there is any policy
+        self._search: _Search = _search_in(list(self._routes))
+        self._cached: _Search = lru_cache(MAX_CACHED_MATCHES)(self._search)
 
 
-def _first(route: RoutePolicy) -> str:
-    first = route.segments[0] if route.segments else ""
-    return _ANY if first.startswith(("{", "*")) else first
+def _search_in(routes: Sequence[RoutePolicy]) -> _Search:
+    trie = RouteTrie(routes)
+
+    def search(path: str, method: str) -> RoutePolicy | None:
+        # The patterns of routers end with "$", which matches before a last line feed as well.
+        readings = (path, path[:-1]) if path.endswith("\n") else (path,)
+        positions = [trie.first(method, _segments(text)) for text in readings]
+        first = min((each for each in positions if each is not None), default=None)
+        return None if first is None else routes[first]
+
+    return search
 
 
 def is_preflight(scope: Mapping[str, Any]) -> bool:
@@ -107,10 +92,11 @@ def path_of(scope: Mapping[str, Any]) -> str:
     return path
 
 
-def work_class_of(scope: Mapping[str, Any], cached: dict[str, dict[str, str]]) -> str:
+def work_class_of(scope: Mapping[str, Any], cached: Mapping[str, OrderedDict[str, str]]) -> str:
     """Return the name of a request's work class; empty if the scope is malformed.
 
-    Names are cached by method and path as sent, for the methods that ``cached`` begins with.
+    Names are cached by method and path as sent, for the methods that ``cached`` begins with. A full cache
+    forgets its oldest path.
     """
     try:
         method = WEBSOCKET_METHOD if scope["type"] == "websocket" else scope["method"]
@@ -121,7 +107,7 @@ def work_class_of(scope: Mapping[str, Any], cached: dict[str, dict[str, str]]) -
             name = _name("*" if names is None else method, path_of(scope))
             if names is not None and len(sent) <= MAX_CACHED_CHARS:
                 if len(names) >= MAX_CACHED_PATHS:
-                    names.clear()
+                    names.popitem(last=False)
                 names[sent] = name
     except Exception:  # noqa: BLE001 - a scope may hold anything
         return ""

@@ -1,7 +1,7 @@
 """Policy of one group of requests: a pattern of paths and the settings that apply to them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Self, Unpack
 
@@ -156,52 +156,71 @@ class RoutePolicy(Override):
         methods = self.methods
         return methods | {"HEAD"} if methods is not None and "GET" in methods else methods
 
-    def matches(self, method: str, segments: Sequence[str]) -> bool:
-        """Whether a request of this method and these path segments matches the pattern."""
-        methods = self.covered_methods
-        if methods is not None and method not in methods:
-            return False
-        mine = self.segments
-        if mine[-1:] == (REST,):
-            mine = mine[:-1]
-            segments = segments[: len(mine)]
-        return len(mine) == len(segments) and all(
-            part == given or part.startswith("{") for part, given in zip(mine, segments, strict=True)
-        )
+
+class RouteTrie:
+    """Positions of route policies by path segment: finds the first match without visiting every policy."""
+
+    def __init__(self, routes: Iterable[RoutePolicy] = ()) -> None:
+        self._root = _Node()
+        for position, route in enumerate(routes):
+            self.add(route, position)
+
+    def add(self, route: RoutePolicy, position: int) -> None:
+        """Insert a policy; its position must be above those inserted before."""
+        node = self._root
+        fixed = [part for part in route.segments if part != REST]
+        for part in fixed:
+            # No segment of a path is empty, so the empty text stands for any one segment.
+            node = node.children.setdefault("" if part.startswith("{") else part, _Node())
+        positions = node.exact if len(fixed) == len(route.segments) else node.rest
+        for method in route.covered_methods or (None,):
+            positions.setdefault(method, position)
+
+    def first(self, method: str, segments: Iterable[str]) -> int | None:
+        """Return the position of the first policy that matches a request; None if no policy does."""
+        nodes = [self._root]
+        found: list[dict[str | None, int]] = []
+        for segment in segments:
+            reached: list[_Node] = []
+            for node in nodes:
+                found.append(node.rest)
+                if segment in node.children:
+                    reached.append(node.children[segment])
+                if "" in node.children:
+                    reached.append(node.children[""])
+            nodes = reached
+            if not nodes:
+                break
+        for node in nodes:
+            found += (node.exact, node.rest)
+        matching = [places[name] for places in found for name in (method, None) if name in places]
+        return min(matching, default=None)
 
 
-# Shape of a pattern (segments, positions of literal ones, whether any rest matches) -> method (None: all) and
-# literal segments -> position of the first policy. So the check of many routes takes linear time.
-_Tables = dict[tuple[int, tuple[int, ...], bool], dict[tuple[str | None, tuple[str, ...]], int]]
+class _Node:
+    """Policies whose patterns begin alike: the first position of each method; the key None: any method."""
+
+    __slots__ = ("children", "exact", "rest")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.exact: dict[str | None, int] = {}  # Patterns that end here
+        self.rest: dict[str | None, int] = {}  # Patterns that match any rest from here on
 
 
 def earlier_matches(routes: Sequence[RoutePolicy]) -> list[tuple[int, ...]]:
     """Return for each policy the earlier ones that together match all its requests; none if it can apply."""
     longest = max((len(route.segments) for route in routes), default=0)
-    tables: _Tables = {}
+    earlier = RouteTrie()
     found = []
     for position, route in enumerate(routes):
         # Exact: a request with segments and a method that no policy names stands for all others of its kind,
         # and no length beyond the longest pattern behaves differently.
         witnesses = _witnesses(route, longest)
-        takers = [at for request in witnesses if (at := _first(tables, *request)) is not None]
+        takers = [at for request in witnesses if (at := earlier.first(*request)) is not None]
         found.append(tuple(dict.fromkeys(takers)) if len(takers) == len(witnesses) else ())
-        fixed = [part for part in route.segments if part != REST]
-        literal = tuple(at for at, part in enumerate(fixed) if not part.startswith("{"))
-        table = tables.setdefault((len(fixed), literal, len(fixed) < len(route.segments)), {})
-        for method in route.covered_methods or (None,):
-            table.setdefault((method, tuple(fixed[at] for at in literal)), position)
+        earlier.add(route, position)
     return found
-
-
-def _first(tables: _Tables, method: str, segments: Sequence[str]) -> int | None:
-    """Return the position of the first policy that matches a request."""
-    found = []
-    for (length, literal, has_rest), table in tables.items():
-        if length == len(segments) or (has_rest and length < len(segments)):
-            parts = tuple(segments[at] for at in literal)
-            found += [table[name, parts] for name in (method, None) if (name, parts) in table]
-    return min(found, default=None)
 
 
 def _witnesses(route: RoutePolicy, longest: int) -> list[tuple[str, tuple[str, ...]]]:

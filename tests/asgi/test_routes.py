@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.asgi.routes import MAX_CACHED_CHARS, MAX_CACHED_MATCHES, RouteTable, path_of
 from autoglm_throttle.settings import RoutePolicy
+from autoglm_throttle.settings.route_policy import RouteTrie
+from tests.settings.linear_search import CountedText, first_match
 
 segments = st.sampled_from(["a", "b", "c", "{x}", "*"])
 methods = st.sampled_from([None, ["GET"], ["POST"], ["GET", "POST"]])
@@ -27,42 +31,31 @@ def policies(draw: st.DrawFn) -> list[RoutePolicy]:
     return found
 
 
-def naive(routes: list[RoutePolicy], path: str, method: str) -> RoutePolicy | None:
-    given_parts = [part for part in path.split("/") if part]
-    for route in routes:
-        parts = [part for part in route.pattern.split("/") if part]
-        if route.methods is not None and method not in route.methods:
-            continue
-        open_end = bool(parts) and parts[-1] == "*"
-        if open_end:
-            parts = parts[:-1]
-        if len(given_parts) < len(parts) or (len(given_parts) > len(parts) and not open_end):
-            continue
-        if all(part[0] == "{" or part == actual for part, actual in zip(parts, given_parts, strict=False)):
-            return route
-    return None
+def paths_of(*parts: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(parts), max_size=5).map(lambda drawn: "/" + "/".join(drawn))
 
 
-paths = st.lists(st.sampled_from(["a", "b", "c", "d", "", "{x0}", "*", "a b"]), max_size=5).map(
-    lambda parts: "/" + "/".join(parts)
-)
+PARTS = ("a", "b", "c", "d", "", "{x0}", "*", "a b")
+paths = paths_of(*PARTS)
 
 
 @given(
     configured=policies(),
     learned=policies(),
-    requests=st.lists(st.tuples(paths, st.sampled_from(["GET", "POST", "PUT"])), max_size=20),
+    requests=st.lists(
+        st.tuples(paths_of(*PARTS, "a\n", "\n"), st.sampled_from(["GET", "HEAD", "POST", "PUT"])), max_size=20
+    ),
 )
-def test_table_matches_naive_scan(
+def test_table_finds_the_first_match(
     configured: list[RoutePolicy], learned: list[RoutePolicy], requests: list[tuple[str, str]]
 ) -> None:
     table = RouteTable(configured)
     for path, method in requests * 2:
-        assert table.match(path, method) is naive(configured, path, method)
+        assert table.match(path, method) is first_match(configured, path, method)
     table.learn(learned)
     assert table.has_routes is bool(configured or learned)
     for path, method in requests * 2:
-        assert table.match(path, method) is naive(configured + learned, path, method)
+        assert table.match(path, method) is first_match(configured + learned, path, method)
 
 
 @given(number=st.integers(0, 30), path=paths)
@@ -112,14 +105,25 @@ def test_an_empty_table_says_so() -> None:
 
 def test_endless_paths_and_methods_do_not_fill_the_memory() -> None:
     table = RouteTable([RoutePolicy("/a/*")])
-    for number in range(MAX_CACHED_MATCHES + 100):
-        assert table.match(f"/a/{number}", "GET") is not None
-    assert len(table._cache) <= MAX_CACHED_MATCHES
-    before = len(table._cache)
+    cache: Any = table._cached
     for number in range(10):
         assert table.match(f"/a/{number}" + "x" * MAX_CACHED_CHARS, "GET") is not None
         assert table.match(f"/a/{number}", "X" * MAX_CACHED_CHARS) is not None
-    assert len(table._cache) == before, "long ones are matched anew each time"
+    assert cache.cache_info().currsize == 0, "long ones are matched anew each time"
+    for number in range(MAX_CACHED_MATCHES + 100):
+        assert table.match(f"/a/{number}", "GET") is not None
+    # A full cache forgets one path for each new one.
+    assert cache.cache_info().currsize == MAX_CACHED_MATCHES
+
+
+def test_routes_with_one_first_segment_are_not_searched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountedText, "comparisons", 0)
+    wanted = [RoutePolicy(f"/v1/s{number}/{{id}}") for number in range(64)]
+    trie = RouteTrie(wanted)
+    for number in range(64):
+        found = trie.first("GET", [CountedText(part) for part in ("v1", f"s{number}", "7")])
+        assert found == number
+    assert CountedText.comparisons <= 64 * 4
 
 
 def test_cached_match_is_keyed_by_method() -> None:

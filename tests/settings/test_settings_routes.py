@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import product
 from random import Random
 from typing import Any
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings import ConfigError, PlanPolicy, RoutePolicy, Settings, route_policy
-from autoglm_throttle.settings.route_policy import METHODS, _Tables, earlier_matches
+from autoglm_throttle.settings import ConfigError, PlanPolicy, RoutePolicy, Settings
+from autoglm_throttle.settings.route_policy import METHODS, RouteTrie, earlier_matches
 from autoglm_throttle.types import Priority, UserLimit
+from tests.settings.linear_search import CountedText, matches
 
 
 def test_columns_of_a_route_are_read_and_a_name_is_made() -> None:
@@ -132,17 +133,6 @@ def test_exempt_route_with_a_price_is_a_problem() -> None:
             RoutePolicy("/a", exempt=True, **column)
 
 
-def test_policy_matches_its_requests_only() -> None:
-    route = RoutePolicy("/a/{x}/*", methods=["GET"])
-    assert route.matches("GET", ("a", "1"))
-    assert route.matches("GET", ("a", "1", "2", "3"))
-    assert not route.matches("POST", ("a", "1"))
-    assert not route.matches("GET", ("a",))
-    assert not route.matches("GET", ("b", "1"))
-    assert RoutePolicy("/").matches("GET", ())
-    assert RoutePolicy("/*").matches("GET", ())
-
-
 def names(*routes: RoutePolicy) -> dict[str, list[str]]:
     """Return the routes that can never apply by name, each with those that match its requests."""
     found = zip(routes, earlier_matches(routes), strict=True)
@@ -196,37 +186,30 @@ def test_earlier_matches_are_those_of_all_requests(routes: list[RoutePolicy]) ->
     found = earlier_matches(routes)
     assert len(found) == len(routes)
     for position, takers in enumerate(found):
-        requests = [request for request in REQUESTS if routes[position].matches(*request)]
+        requests = [request for request in REQUESTS if matches(routes[position], *request)]
         first = [
-            next(at for at, route in enumerate(routes) if route.matches(*request)) for request in requests
+            next(at for at, route in enumerate(routes) if matches(route, *request)) for request in requests
         ]
         assert bool(takers) == (position not in first)
         # Each of them is the first match of some request, and they match all requests together.
         assert set(takers) <= set(first) - {position}
         if takers:
-            assert all(any(routes[at].matches(*request) for at in takers) for request in requests)
+            assert all(any(matches(routes[at], *request) for at in takers) for request in requests)
 
 
-def test_earlier_matches_of_many_routes_visit_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    visits = 0
-    original = route_policy._first
+def test_earlier_matches_of_many_routes_compare_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = RouteTrie.first
 
-    def counted(tables: _Tables, method: str, segments: Sequence[str]) -> int | None:
-        nonlocal visits
-        visits += len(tables)
-        return original(tables, method, segments)
+    def counted(trie: RouteTrie, method: str, segments: Iterable[str]) -> int | None:
+        return original(trie, method, map(CountedText, segments))
 
-    monkeypatch.setattr(route_policy, "_first", counted)
-    counts = []
-    for number in (500, 1000, 2000):
-        routes = [RoutePolicy(f"/v1/s{at}/{{id}}/{'*' if at % 3 else 'x'}") for at in range(number)]
-        Random(1).shuffle(routes)
-        visits = 0
-        assert not any(earlier_matches(routes))
-        counts.append(visits)
-    # The number of visits grows with the routes, not with their square.
-    assert counts[2] <= 2.1 * counts[1] <= 4.5 * counts[0]
-    assert counts[2] < 2000 * 15
+    monkeypatch.setattr(RouteTrie, "first", counted)
+    monkeypatch.setattr(CountedText, "comparisons", 0)
+    routes = [RoutePolicy(f"/v1/s{at}/{{id}}/{'*' if at % 3 else 'x'}") for at in range(2000)]
+    Random(1).shuffle(routes)
+    assert not any(earlier_matches(routes))
+    # A route with a rest has four witnesses.
+    assert CountedText.comparisons <= 2000 * 4 * 4
 
 
 def test_columns_of_a_plan_are_read() -> None:
