@@ -15,6 +15,7 @@ from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.types import Reason
 from tests.store.batches import ManualLoop, Number, Plant
+from tests.store.checking_processes import Crowd
 from tests.store.clients import PATIENCE_S, Wire
 from tests.store.fleets import admit, beats
 from tests.store.polling import Jumps, until
@@ -62,6 +63,14 @@ async def test_late_loop_admits_exactly_the_limit(
     assert {decision.reason for decision in decisions} == {Reason.OK, Reason.USER}
     assert site.fallbacks == before
     assert (site.state, site.store.cause) == (HealthState.UP, None)
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_eight_busy_processes_admit_exactly_the_limit(own_server: RedisServer, redis_prefix: str) -> None:
+    with Crowd(8, "tests.store.busy_throttles") as crowd:
+        admitted = crowd(url=own_server.url, prefix=redis_prefix, limit="50000/hour", waves=14, asks=256)
+    assert sum(admitted) == 50_000
 
 
 @pytest.mark.server

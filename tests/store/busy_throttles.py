@@ -1,0 +1,43 @@
+"""One process of many whole throttles, whose event loop is late by more than the deadline in each turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from autoglm_throttle.settings.groups.store import StoreSettings
+from tests.store.real_server import Site
+
+TURN_S = 1.2 * StoreSettings().redis_deadline_s
+"""Seconds of computation in each turn of the loop: an answer has so much time on any machine, twenty times."""
+
+
+def compute_in_each_turn(loop: asyncio.AbstractEventLoop) -> None:
+    end_s = time.perf_counter() + TURN_S
+    while time.perf_counter() < end_s:
+        pass
+    loop.call_soon(compute_in_each_turn, loop)
+
+
+async def admitted(job: dict[str, Any]) -> int:
+    """Send waves of requests of one user, two at a time; a decision without the store is an error here."""
+    site = Site(job["url"], job["prefix"], job["limit"])
+    await site.connected()
+    before = site.fallbacks
+
+    async def flow() -> int:
+        waves = [await site.crowd(*[1] * job["asks"]) for _ in range(job["waves"])]
+        return sum(decision.allowed for wave in waves for decision in wave)
+
+    compute_in_each_turn(asyncio.get_running_loop())
+    count = sum(await asyncio.gather(flow(), flow()))
+    assert site.fallbacks == before, site.store
+    return count
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(asyncio.run(admitted(json.loads(line))), flush=True)
