@@ -12,7 +12,7 @@ from autoglm_throttle.settings.groups.store import StoreSettings
 from tests.store.real_server import Site
 
 TURN_S = 1.2 * StoreSettings().redis_deadline_s
-"""Seconds of computation in each turn of the loop: an answer has so much time on any machine, twenty times."""
+"""Seconds of computation in each turn of the loop, longer than the deadline. An answer has twenty turns."""
 
 
 def compute_in_each_turn(loop: asyncio.AbstractEventLoop) -> None:
