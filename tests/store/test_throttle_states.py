@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from autoglm_throttle.store.batch import GRAIN_S
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind
+from autoglm_throttle.store.running_time import GRAIN_S
 from autoglm_throttle.store.script import RIGHTS
 from autoglm_throttle.types import Reason
 from tests.store.polling import HANG_S, eventually
