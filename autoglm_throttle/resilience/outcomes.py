@@ -13,7 +13,7 @@ from autoglm_throttle.types import TripRule
 
 # Buckets of a time window: sums use constant memory, but the window's end is blurred by one bucket.
 BUCKETS: Final = 10
-
+WINDOW_S: Final = 10.0  # Length of the window of a breaker without one of its own
 
 OutcomeCounts = tuple[int, int, int]  # Calls, failures and slow calls in a window
 
@@ -27,17 +27,17 @@ class _Bucket:
 
 
 class ResultWindow:
-    """The last ``size`` results, or those of the last ``length_s`` seconds in at most `BUCKETS` sums.
+    """The last ``size`` results; None: those of the last ``length_s`` seconds in at most `BUCKETS` sums.
 
     In a window of time a bucket starts with its first result, collects results for a tenth of the window and
     expires as a whole: each result counts for nine to ten tenths of the window. In a window of calls each
     result has a bucket of its own.
     """
 
-    def __init__(self, size: int, length_s: float | None) -> None:
-        self._size = size if length_s is None else math.inf
-        self._length_s = math.inf if length_s is None else length_s
-        self._bucket_s = -math.inf if length_s is None else length_s / BUCKETS
+    def __init__(self, size: int | None, length_s: float) -> None:
+        self._size = math.inf if size is None else size
+        self._length_s = length_s if size is None else math.inf
+        self._bucket_s = length_s / BUCKETS if size is None else -math.inf
         self._total = _Bucket(0.0)  # sums of all buckets, so that a long window need not be added up
         self.buckets: deque[_Bucket] = deque()  # the oldest first
 
@@ -112,7 +112,8 @@ class FailureStats:
         self.streak = 0
         settings = self._settings
         needs_window = not settings.trip <= {TripRule.CONSECUTIVE}
-        self._window = ResultWindow(settings.window, settings.window_s) if needs_window else None
+        length_s = settings.window_s or WINDOW_S
+        self._window = ResultWindow(settings.window, length_s) if needs_window else None
 
     def _exceeded_rate(self, counts: OutcomeCounts) -> BreakerEvent | None:
         calls, failures, slow = counts

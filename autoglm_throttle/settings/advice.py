@@ -221,8 +221,6 @@ USED_IF: Final = _by_name(
     {
         "failures failure_window_s": _opens_by(TripRule.CONSECUTIVE),
         "window window_s min_calls": _opens_by(TripRule.FAILURE_RATE, TripRule.SLOW_RATE),
-        "failure_rate": _opens_by(TripRule.FAILURE_RATE),
-        "slow_rate": _opens_by(TripRule.SLOW_RATE),
         "slow_is": (_has_time, "{slow_call_s} or {first_item_s}"),
         "ramp_step_s": (lambda values: bool(values.ramp), "{ramp}"),
         "open_max_s": (_prolongs, "{backoff} above 1"),
@@ -240,8 +238,6 @@ def _odd_values(values: BreakerSettings) -> Iterator[_Advice]:
         yield "mode", modes[values.mode], "enforce is the default"
     if values.backoff > 1 and values.open_max_s is None:
         yield "backoff", "prolongs the open period without end", "set {open_max_s}, for example 5m"
-    if values.window_s is not None:
-        yield "window", "has no effect beside {window_s}", "leave one of them out"
     if (values.slow_call_s or 0.0) >= (values.timeout_s or math.inf):
         message = "never finds a slow coroutine: {timeout_s} ends it before {slow_call_s}"
         yield "slow_call_s timeout_s", message, "raise {timeout_s}, or lower {slow_call_s}"

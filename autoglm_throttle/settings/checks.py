@@ -149,7 +149,7 @@ def breaker_of(
         return breaker
     of_code, of_guard = _explicit_values(own), _explicit_values(policy)
     table = f"guards.{quoted_key(name)}"
-    values = dict(breaker) | of_guard | of_code
+    values = _overridden(_overridden(dict(breaker), of_guard), of_code)
     names = {key: key if key in of_code else f"{table}.{key}" for key in (*of_code, *of_guard)}
     problems = cross_field_problems(values, of_code, lambda key: names.get(key) or _breaker_name(key))
     if problems:
@@ -157,6 +157,12 @@ def breaker_of(
     return BreakerSettings.model_construct(
         breaker.model_fields_set | of_guard.keys() | of_code.keys(), **values
     )
+
+
+def _overridden(values: Values, own: Values) -> dict[str, Any]:
+    """Return values with those of one guard over them; its window replaces one of the other kind."""
+    windows = {"window", "window_s"}
+    return {**values, **(dict.fromkeys(windows) if windows & own.keys() else {}), **own}
 
 
 def _explicit_values(settings: BreakerSettings | None) -> dict[str, Any]:
@@ -170,7 +176,7 @@ def _guard_problems(tables: Tables, defaults: Values) -> list[Problem]:
     for name, policy in tables.guards.items():
         place = f"guards.{quoted_key(name)}"
         own, wrong = policy.own_values(), tables.wrong.get(place, ())
-        known = {key: value for key, value in {**defaults, **own}.items() if key not in wrong}
+        known = {key: value for key, value in _overridden(defaults, own).items() if key not in wrong}
         names = {key: key if key in own else _breaker_name(key) for key in known}
         of_table = cross_field_problems(own, own)
         found = cross_field_problems(known, own, names.__getitem__)

@@ -197,8 +197,16 @@ def _derive(parts: dict[str, Any], loaded: LoadedValues) -> None:
     """Set the defaults that follow from other values."""
     if "quotas" not in loaded.values and any(route.resource_policy for route in parts["routes"]):
         parts["quota"] = parts["quota"].model_copy(update={"quotas": True})
-        loaded.sources["quotas"] = loaded.sources["routes"]
-        loaded.places["quotas"] = partial(sources.always, loaded.place("routes"))
+        _follow(loaded, "quotas", "routes")
+    for rate in ("breaker_failure_rate", "breaker_slow_rate"):
+        if rate in loaded.values and "breaker_trip" not in loaded.values:
+            _follow(loaded, "breaker_trip", rate)  # the group itself has put the rule in force
     if "sample_interval_s" in loaded.values and "degrade_load_stale_s" not in loaded.values:
         stale_s = stale_at_least_s(parts["gpu"].sample_interval_s)
         parts["degradation"] = parts["degradation"].model_copy(update={"load_stale_s": stale_s})
+
+
+def _follow(loaded: LoadedValues, name: str, cause: str) -> None:
+    """Give a setting the source and the place of the one that it follows from."""
+    loaded.sources[name] = loaded.sources[cause]
+    loaded.places[name] = partial(sources.always, loaded.place(cause))

@@ -191,7 +191,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     breaker_success_threshold: int | None
     breaker_trial_lease_s: float | str | None
     breaker_failure_window_s: float | str | None
-    breaker_window: int
+    breaker_window: int | None
     breaker_window_s: float | str | None
     breaker_min_calls: int
     breaker_failure_rate: float | str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -115,12 +116,35 @@ def test_a_streak_without_a_window_lasts_for_ever() -> None:
 def test_opening_conditions(
     outcomes: list[Outcome], rules: dict[str, Any], cause: BreakerCause | None
 ) -> None:
-    core = breaker(**rules | {"trip": frozenset(rules["trip"])})
+    core = breaker(min_calls=10, **rules | {"trip": frozenset(rules["trip"])})
     for outcome in outcomes:
         assert core.view(BEGAN).machine is BreakerState.CLOSED, "no earlier"
         called(core, outcome, BEGAN)
     assert core.view(BEGAN).cause is cause
     assert (core.state(BEGAN) is BreakerState.OPEN) is (cause is not None)
+
+
+@pytest.mark.parametrize(
+    ("rules", "errors", "answered"),
+    [
+        ({"failure_rate": 0.5}, 0.1, 0.90),
+        ({"failure_rate": 0.5}, 0.3, 0.70),
+        ({"failure_rate": 0.5}, 0.6, 0.0),
+        ({}, 0.3, 0.19),
+    ],
+)
+def test_rate_alone_opens_at_that_share_of_failures(
+    rules: dict[str, Any], errors: float, answered: float
+) -> None:
+    """100 calls per second: below the rate a caller gets what the dependency answers, above it nothing."""
+    core, chance, answers, now = breaker(**rules), random.Random(1), 0, BEGAN
+    for _ in range(60_000):
+        now += 0.01
+        if isinstance(permit := core.allow(now), GuardPermit):
+            failed = chance.random() < errors
+            answers += not failed
+            core.record(permit, FAIL if failed else OK, now)
+    assert answers / 60_000 == pytest.approx(answered, abs=0.01)
 
 
 def test_configured_window_counts() -> None:

@@ -30,7 +30,8 @@ START_S = 1000.0
 LEASE_S = 4.0
 
 rules = st.builds(
-    BreakerSettings,
+    lambda window, **values: BreakerSettings(**window, **values),
+    window=st.sampled_from([{"window": 4}, {"window_s": 5.0}, {}]),
     failures=st.integers(1, 3),
     open_s=st.sampled_from([1.0, 3.0]),
     backoff=st.sampled_from([1.0, 2.0]),
@@ -39,8 +40,6 @@ rules = st.builds(
     success_threshold=st.sampled_from([None, None, 2]),
     trial_lease_s=st.just(LEASE_S),
     trip=st.sets(st.sampled_from(TripRule), min_size=1).map(frozenset),
-    window=st.just(4),
-    window_s=st.sampled_from([None, 5.0]),
     min_calls=st.just(2),
     slow_is=st.sampled_from(SlowCallMode),
     ramp=st.sampled_from([(), (0.25, 0.5)]),

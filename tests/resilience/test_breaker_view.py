@@ -89,14 +89,14 @@ def window() -> Breaker:
 
 
 def by_rate() -> Breaker:
-    core = breaker(trip=RATES)
+    core = breaker(trip=RATES, min_calls=10)
     called(core, OK, BEGAN, times=4)
     called(core, FAIL, BEGAN, times=6)
     return core
 
 
 def by_slowness() -> Breaker:
-    core = breaker(trip=RATES, slow_is=SlowCallMode.SEPARATE)
+    core = breaker(trip=RATES, min_calls=10, slow_is=SlowCallMode.SEPARATE)
     called(core, SLOW, BEGAN, times=10)
     return core
 

@@ -22,6 +22,7 @@ from autoglm_throttle import (
     GuardPolicy,
     GuardRejected,
     GuardRejection,
+    Settings,
     Throttle,
 )
 from autoglm_throttle.resilience.registry import GuardRegistry, GuardsView
@@ -175,6 +176,27 @@ class TestFigures:
         assert rejection.retry_after_s == 8.0
         assert throttle.guard("other").settings.failures == 5
 
+    @pytest.mark.parametrize(
+        ("environ", "figures"),
+        [
+            ({"AUTOGLM_THROTTLE_BREAKER_TRIP": "failure_rate"}, {}),
+            ({"AUTOGLM_THROTTLE_BREAKER_FAILURES": "3"}, {"failure_rate": 0.5}),
+            ({"AUTOGLM_THROTTLE_BREAKER_TRIP": "consecutive"}, {"failure_rate": "100%"}),
+        ],
+    )
+    def test_guard_with_a_rate_opens_by_it_alone(
+        self, environ: dict[str, str], figures: dict[str, Any]
+    ) -> None:
+        made = throttle_for_tests()
+        throttle = ManualThrottle(Settings.from_env(environ, gpu="none"), made.clock, made.gpu)
+        throttle.guard("db", **figures)
+        fail(throttle, "db", 19)
+        throttle.clock.advance(10.0)  # the default window is 10 s long
+        fail(throttle, "db", 19)
+        assert throttle.guard("db").state() is BreakerState.CLOSED
+        fail(throttle, "db", 1)
+        assert throttle.guard("db").state() is BreakerState.OPEN
+
     def test_wrong_figures_of_a_guard_name_the_argument(self) -> None:
         throttle = throttle_for_tests()
         with pytest.raises(ConfigError, match="failures: must be a whole number from 1 to 10000"):
@@ -184,6 +206,10 @@ class TestFigures:
             throttle.guard("db", **misspelt)
         with pytest.raises(ConfigError, match=r"guards\.db\.open_max_s: must be at least BREAKER_OPEN_S"):
             throttle.guard("db", open_max_s=5)
+        with pytest.raises(ConfigError, match="failure_rate: needs failure_rate in trip"):
+            throttle.guard("db", trip="consecutive", failure_rate=0.3)
+        with pytest.raises(ConfigError, match="window: excludes window_s, 5"):
+            throttle.guard("db", window=30, window_s=5)
         assert throttle.guard("db", failures=3).settings.failures == 3
 
     def test_one_guard_has_one_set_of_figures(self) -> None:

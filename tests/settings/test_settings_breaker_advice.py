@@ -35,8 +35,6 @@ UNREAD: dict[str, tuple[object, dict[str, Any], str]] = {
     "window": (20, {}, SHARE),
     "window_s": (20, {}, SHARE),
     "min_calls": (5, {}, SHARE),
-    "failure_rate": (0.2, {}, "failure_rate in BREAKER_TRIP"),
-    "slow_rate": (0.2, {}, "slow_rate in BREAKER_TRIP"),
     "slow_is": ("separate", {}, "BREAKER_SLOW_CALL_S or breaker_first_item_s"),
     "ramp_step_s": (2, {}, "breaker_ramp"),
     "open_max_s": (20, {}, "breaker_backoff above 1"),
@@ -47,8 +45,6 @@ READERS: dict[str, dict[str, Any]] = {
     "window": {"trip": "failure_rate"},
     "window_s": {"trip": "slow_rate", "slow_call_s": 1},
     "min_calls": {"trip": "failure_rate"},
-    "failure_rate": {"trip": "failure_rate"},
-    "slow_rate": {"trip": "slow_rate", "slow_call_s": 1},
     "slow_is": {"first_item_s": 1},
     "ramp_step_s": {"ramp": "50%"},
     "open_max_s": {"on_429": "open"},
@@ -73,7 +69,6 @@ ADVICE: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"mode": "disabled"}, "mode", "is disabled: no failure opens anything"),
     ({"backoff": 2}, "backoff", "prolongs the open period without end"),
-    ({"window": 20, "window_s": 60, "trip": "failure_rate"}, "window", "has no effect beside {window_s}"),
     (
         {"slow_call_s": 2, "timeout_s": 2},
         "slow_call_s",
@@ -119,12 +114,6 @@ def test_degradation_step_never_reached_is_reported() -> None:
             {},
             "min_calls",
             "has no effect without failure_rate or slow_rate in BREAKER_TRIP",
-        ),
-        (
-            {"trip": "consecutive", "failure_rate": 0.3},
-            {},
-            "failure_rate",
-            "has no effect without failure_rate in trip",
         ),
         (
             {"timeout_s": 1},

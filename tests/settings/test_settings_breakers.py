@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.settings import BreakerSettings, ConfigError, Settings, settings_table
+from autoglm_throttle.settings import BreakerSettings, ConfigError, Settings, SettingSource, settings_table
 from autoglm_throttle.types import BreakerMode, SlowCallMode, StreamSettleMode, TooManyRequestsMode, TripRule
 from tests.settings.guard_settings import breaker_of
-
-RATES = frozenset({TripRule.FAILURE_RATE, TripRule.CONSECUTIVE})
 
 
 def reported(**values: Any) -> list[str]:
@@ -89,11 +87,11 @@ TEXTS: dict[str, tuple[Any, Any]] = {
     "success_threshold": ("4", 4),
     "timeout_s": ("500ms", 0.5),
     "trial_lease_s": ("3s", 3.0),
-    "trip": (["consecutive", TripRule.FAILURE_RATE], RATES),
+    "trip": (["consecutive", TripRule.FAILURE_RATE, "slow_rate"], frozenset(TripRule)),
     "failure_window_s": ("2m", 120.0),
     "window": ("20", 20),
     "window_s": ("30s", 30.0),
-    "min_calls": ("20", 20),
+    "min_calls": ("15", 15),
     "failure_rate": ("25%", 0.25),
     "slow_rate": ("10%", 0.1),
     "slow_call_s": ("250ms", 0.25),
@@ -110,24 +108,86 @@ TEXTS: dict[str, tuple[Any, Any]] = {
 """Key -> a text, and its value: no default among them."""
 
 
-def test_texts_of_one_guard_are_read_as_those_of_all() -> None:
-    texts: dict[str, Any] = {key: text for key, (text, _) in TEXTS.items()}
-    values: dict[str, Any] = {key: value for key, (_, value) in TEXTS.items()}
+@pytest.mark.parametrize("other_window", ["window", "window_s"])
+def test_texts_of_one_guard_are_read_as_those_of_all(other_window: str) -> None:
+    texts: dict[str, Any] = {key: text for key, (text, _) in TEXTS.items() if key != other_window}
+    values: dict[str, Any] = {key: TEXTS[key][1] for key in texts}
     own = BreakerSettings(**texts)
     of_all = Settings(**{f"breaker_{key}": text for key, text in texts.items()})
-    assert own.explicit() == values == dict(breaker_of(of_all, "any"))
-    assert breaker_of(Settings(), "any", own) == own
+    assert own.explicit() == values
+    assert dict(breaker_of(of_all, "any")) == values | {other_window: None}
+    assert dict(breaker_of(Settings(), "any", own)) == dict(own)
     assert set(TEXTS) == set(BreakerSettings.model_fields)
 
 
 @pytest.mark.parametrize("key", TEXTS)
 def test_one_value_of_a_guard_replaces_that_of_all_alone(key: str) -> None:
     text, value = TEXTS[key]
-    beside: dict[str, Any] = {"slow_call_s": "1s"} if key == "slow_is" else {}
-    made = dict(breaker_of(Settings(), "db", BreakerSettings(**{key: text}, **beside)))
+    needed: dict[str, Any] = {"slow_call_s": "1s"} if key in {"slow_is", "slow_rate", "trip"} else {}
+    made = dict(breaker_of(Settings(), "db", BreakerSettings(**{key: text}, **needed)))
     defaults = dict(BreakerSettings())
-    assert {name for name in made if made[name] != defaults[name]} == {key, *beside}
+    implied = {"trip"} if key in {"failure_rate", "slow_rate"} else set()
+    assert {name for name in made if made[name] != defaults[name]} == {key, *needed, *implied}
     assert made[key] == value
+
+
+IMPLIED: list[tuple[dict[str, Any], str]] = [
+    ({"failure_rate": 0.3}, "failure_rate"),
+    ({"failure_rate": 0.5}, "failure_rate"),
+    ({"slow_rate": "25%"}, "slow_rate"),
+    ({"failure_rate": 0.3, "slow_rate": 0.3}, "failure_rate,slow_rate"),
+    ({"failure_rate": 0.3, "failures": 3}, "consecutive,failure_rate"),
+    ({"failures": 3}, "consecutive"),
+    ({"min_calls": 30, "window_s": 60}, "consecutive"),
+    ({"trip": "consecutive,failure_rate", "failure_rate": 0.3}, "consecutive,failure_rate"),
+    ({"trip": None, "failure_rate": 0.3}, "failure_rate"),
+]
+"""Values of one place, and the rules that they put in force."""
+
+
+@pytest.mark.parametrize(("values", "trip"), IMPLIED)
+def test_rate_without_trip_puts_its_rule_in_force(values: dict[str, Any], trip: str) -> None:
+    of_all = {f"breaker_{key}": value for key, value in values.items()}
+    defaults = Settings(breaker_slow_call_s=1)
+    found = [
+        breaker_of(Settings(**of_all, breaker_slow_call_s=1), "db").trip,
+        breaker_of(Settings(guards={"db": values}, breaker_slow_call_s=1), "db").trip,
+        breaker_of(defaults, "db", BreakerSettings(**values)).trip,
+    ]
+    assert found == [frozenset(map(TripRule, trip.split(",")))] * 3
+
+
+def test_rate_of_a_guard_wins_over_trip_of_all() -> None:
+    settings = Settings(breaker_trip="consecutive", guards={"a": {"failure_rate": 0.3}})
+    in_code = breaker_of(settings, "b", BreakerSettings(failure_rate=0.3))
+    assert breaker_of(settings, "a").trip == in_code.trip == {TripRule.FAILURE_RATE}
+    by_rate = Settings(breaker_failure_rate=0.3, guards={"a": {"trip": "consecutive"}})
+    assert breaker_of(by_rate, "a").trip == {TripRule.CONSECUTIVE}
+
+
+def test_implied_rule_has_the_place_of_its_rate() -> None:
+    settings = Settings(breaker_slow_rate=0.3, breaker_first_item_s=1)
+    assert settings.source_of("breaker_trip") is SettingSource.CODE
+    assert settings.place_of("breaker_trip") == "breaker_slow_rate"
+    assert Settings(breaker_window=9).source_of("breaker_trip") is SettingSource.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("of_all", "own", "windows"),
+    [
+        ({}, {}, (None, None)),
+        ({"breaker_window": 30}, {}, (30, None)),
+        ({"breaker_window": 30}, {"window_s": 5}, (None, 5.0)),
+        ({"breaker_window_s": 30}, {"window": 25}, (25, None)),
+        ({"breaker_window": 30}, {"window": 25}, (25, None)),
+    ],
+)
+def test_window_of_a_guard_replaces_one_of_the_other_kind(
+    of_all: dict[str, Any], own: dict[str, Any], windows: tuple[int | None, float | None]
+) -> None:
+    in_code = breaker_of(Settings(**of_all), "db", BreakerSettings(**own))
+    in_table = breaker_of(Settings(guards={"db": own | {"failures": 3}}, **of_all), "db")
+    assert (in_code.window, in_code.window_s) == (in_table.window, in_table.window_s) == windows
 
 
 @pytest.mark.parametrize("key", BreakerSettings.model_fields)
@@ -205,14 +265,38 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str, str]] = [
     (
         {"trip": "failure_rate", "window": 9},
         "window",
-        "must be at least breaker_min_calls, 10",
+        "must be at least breaker_min_calls, 20",
         "or lower breaker_min_calls",
     ),
     (
-        {"trip": "failure_rate", "min_calls": 11},
+        {"trip": "failure_rate", "min_calls": 11, "window": 10},
         "min_calls",
         "must be at most breaker_window, 10",
         "else no rate is ever evaluated",
+    ),
+    (
+        {"window": 30, "window_s": 30},
+        "window",
+        "excludes breaker_window_s, 30",
+        "leave one of them out",
+    ),
+    (
+        {"trip": "consecutive", "failure_rate": 0.3},
+        "failure_rate",
+        "needs failure_rate in BREAKER_TRIP",
+        "or leave BREAKER_TRIP out",
+    ),
+    (
+        {"trip": "consecutive,failure_rate", "slow_rate": 0.3},
+        "slow_rate",
+        "needs slow_rate in BREAKER_TRIP",
+        "or leave BREAKER_TRIP out",
+    ),
+    (
+        {"slow_rate": 0.3},
+        "slow_rate",
+        "needs BREAKER_SLOW_CALL_S with slow_rate",
+        "for streams breaker_first_item_s",
     ),
     (
         {"trip": "slow_rate"},
@@ -239,8 +323,9 @@ def test_contradiction_of_all_guards_is_one_problem(
         {"breaker_open_s": 20, "breaker_open_max_s": None},
         {"breaker_timeout_s": 30, "breaker_trial_lease_s": 30},
         {"breaker_timeout_s": 60},
-        {"breaker_min_calls": 11},
+        {"breaker_min_calls": 11, "breaker_window": 10},
         {"breaker_trip": "failure_rate", "breaker_min_calls": 11, "breaker_window_s": 60},
+        {"breaker_trip": "failure_rate", "breaker_min_calls": 100_000},
         {"breaker_trip": "failure_rate", "breaker_min_calls": 9, "breaker_window": 9},
         {"breaker_trip": "slow_rate", "breaker_slow_call_s": 1},
         {"breaker_trip": "slow_rate", "breaker_first_item_s": 1},
@@ -338,6 +423,7 @@ VALUES = st.fixed_dictionaries(
         "window": st.sampled_from([5, 10, 20]),
         "window_s": st.just(60),
         "min_calls": st.sampled_from([5, 10, 20]),
+        "failure_rate": st.just(0.3),
         "slow_call_s": st.just(1),
     },
 )
@@ -365,7 +451,9 @@ def test_accepted_settings_of_a_guard_agree(of_all: dict[str, Any], own: dict[st
     assert made.open_max_s is None or made.open_s <= made.open_max_s
     assert made.timeout_s is None or made.trial_lease_s is None or made.timeout_s <= made.trial_lease_s
     by_rate = made.trip & {TripRule.FAILURE_RATE, TripRule.SLOW_RATE}
-    assert not by_rate or made.window_s is not None or made.min_calls <= made.window
+    assert None in {made.window, made.window_s}
+    assert not by_rate or made.window is None or made.min_calls <= made.window
+    assert "failure_rate" not in {*of_all, *own} or TripRule.FAILURE_RATE in made.trip or "trip" in own
     assert TripRule.SLOW_RATE not in made.trip or made.slow_call_s is not None
 
 

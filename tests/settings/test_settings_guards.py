@@ -144,6 +144,7 @@ def test_problems_of_guards_are_reported_with_their_places(file: Path) -> None:
 workers = 0
 degrade_margin = 0.5
 breaker_open_max_s = 9
+breaker_window = 20
 
 [guards.one]
 failurs = 3
@@ -166,20 +167,20 @@ four = 5
     assert reported(file, text, BREAKER_TRIP="failure_rate") == [
         "throttle.toml:1: workers: must be a whole number from 1 to 10000 processes, not '0' (for example 1)",
         "throttle.toml:3: breaker_open_max_s: must be at least BREAKER_OPEN_S, 10 (or lower BREAKER_OPEN_S)",
-        "throttle.toml:7: guards.one.mode: must be one of enforce, metrics_only, disabled, not 'off' "
+        "throttle.toml:8: guards.one.mode: must be one of enforce, metrics_only, disabled, not 'off' "
         "(for example enforce)",
-        "throttle.toml:6: guards.one.failurs: is not a known key (did you mean failures?)",
-        "throttle.toml:8: guards.one.shed_above: needs the criticality non_core beside it "
+        "throttle.toml:7: guards.one.failurs: is not a known key (did you mean failures?)",
+        "throttle.toml:9: guards.one.shed_above: needs the criticality non_core beside it "
         "(core features are never shed)",
-        "throttle.toml:13: guards.two.trial_lease_s: must be at least timeout_s, 40 "
+        "throttle.toml:14: guards.two.trial_lease_s: must be at least timeout_s, 40 "
         "(else a probe call within its time limit loses its slot)",
-        "throttle.toml:17: guards.three.shed_above: needs the criticality non_core beside it "
+        "throttle.toml:18: guards.three.shed_above: needs the criticality non_core beside it "
         "(core features are never shed)",
-        'throttle.toml:21: guards.four: must be a table (for example [guards.vector-db] with open_s = "30s")',
-        "throttle.toml:8: guards.one.shed_above: must be above degrade_margin, 0.5 (or lower degrade_margin)",
-        "throttle.toml:11: guards.two.open_max_s: must be at least BREAKER_OPEN_S, 10 "
+        'throttle.toml:22: guards.four: must be a table (for example [guards.vector-db] with open_s = "30s")',
+        "throttle.toml:9: guards.one.shed_above: must be above degrade_margin, 0.5 (or lower degrade_margin)",
+        "throttle.toml:12: guards.two.open_max_s: must be at least BREAKER_OPEN_S, 10 "
         "(or lower BREAKER_OPEN_S)",
-        "throttle.toml:18: guards.three.min_calls: must be at most breaker_window, 10 "
+        "throttle.toml:19: guards.three.min_calls: must be at most breaker_window, 20 "
         "(else no rate is ever evaluated)",
     ]
 
@@ -199,14 +200,25 @@ four = 5
         ),
         (
             {"trip": "failure_rate"},
-            {"breaker_min_calls": 20},
+            {"breaker_window": 10},
             "trip: has a rate that is never evaluated: breaker_window, 10 is less than breaker_min_calls, 20 "
             "(lower breaker_min_calls, or raise breaker_window)",
         ),
         (
+            {"failure_rate": 0.3},
+            {"breaker_window": 10},
+            "failure_rate: has a rate that is never evaluated: breaker_window, 10 is less than "
+            "breaker_min_calls, 20 (lower breaker_min_calls, or raise breaker_window)",
+        ),
+        (
+            {"slow_rate": 0.3},
+            {},
+            "slow_rate: needs BREAKER_SLOW_CALL_S with slow_rate (for streams breaker_first_item_s)",
+        ),
+        (
             {"trip": "failure_rate", "window": 5},
             {},
-            "window: must be at least breaker_min_calls, 10 (or lower breaker_min_calls)",
+            "window: must be at least breaker_min_calls, 20 (or lower breaker_min_calls)",
         ),
         (
             {"trip": "slow_rate", "slow_is": "separate"},
@@ -232,7 +244,7 @@ def test_guard_settings_are_checked_against_the_defaults(
     [
         ({"trip": "slow_rate"}, {"breaker_slow_call_s": 1}),
         ({"trip": "slow_rate", "first_item_s": 1}, {}),
-        ({"trip": "failure_rate", "window_s": 60}, {"breaker_min_calls": 20}),
+        ({"trip": "failure_rate", "window_s": 60}, {"breaker_window": 10}),
         ({"open_s": 400, "open_max_s": 500}, {"breaker_open_max_s": 300}),
         ({"shed_above": 0.05, "criticality": "non_core"}, {"degrade_margin": 0.04}),
         ({"shed_above": 0.9, "criticality": "non_core"}, {}),

@@ -65,6 +65,12 @@ RAMP: Final = FieldType(
     _ramp,
     text=lambda shares: ",".join(map(f.plain, shares)) or f.NOTHING,
 )
+# Key -> the rule whose limit it sets.
+_RULE_OF: Final = {
+    "failures": t.TripRule.CONSECUTIVE,
+    "failure_rate": t.TripRule.FAILURE_RATE,
+    "slow_rate": t.TripRule.SLOW_RATE,
+}
 _RATES: Final = frozenset({t.TripRule.FAILURE_RATE, t.TripRule.SLOW_RATE})
 
 
@@ -92,6 +98,13 @@ def order_messages(first: str, sign: str, second: str, reason: str = "") -> Mess
 _Check = tuple[str, Callable[..., bool], Messages]
 
 
+def _rate_in_force(rate: str) -> _Check:
+    def is_violated(trip: frozenset[t.TripRule], _: float) -> bool:
+        return _RULE_OF[rate] not in trip
+
+    return f"trip {rate}", is_violated, {rate: (f"needs {rate} in {{trip}}", "or leave {trip} out")}
+
+
 def _order(first: str, sign: str, second: str, reason: str = "") -> _Check:
     def is_violated(left: Any, right: Any) -> bool:  # noqa: ANN401 - values of any keys
         return None not in {left, right} and not RELATIONS[sign][0](left, right)
@@ -104,20 +117,35 @@ _CHECKS: Final[Sequence[_Check]] = (
     _order("open_max_s", ">=", "open_s"),
     _order("trial_lease_s", ">=", "timeout_s", "else a probe call within its time limit loses its slot"),
     (
-        "trip window window_s min_calls",
-        lambda trip, window, window_s, least: bool(_RATES & trip) and window_s is None and least > window,
+        "window window_s",
+        lambda calls, time_s: None not in {calls, time_s},
+        {
+            "window": ("excludes {window_s}", "leave one of them out"),
+            "window_s": ("excludes {window}", "leave one of them out"),
+        },
+    ),
+    _rate_in_force("failure_rate"),
+    _rate_in_force("slow_rate"),
+    (
+        "trip window min_calls",
+        lambda trip, window, least: bool(_RATES & trip) and window is not None and least > window,
         {
             **order_messages("min_calls", "<=", "window", "else no rate is ever evaluated"),
-            "trip": (
-                "has a rate that is never evaluated: {window} is less than {min_calls}",
-                "lower {min_calls}, or raise {window}",
+            **dict.fromkeys(
+                ("failure_rate", "slow_rate", "trip"),
+                (
+                    "has a rate that is never evaluated: {window} is less than {min_calls}",
+                    "lower {min_calls}, or raise {window}",
+                ),
             ),
         },
     ),
     (
         "trip slow_call_s first_item_s",
         lambda trip, call, item: t.TripRule.SLOW_RATE in trip and call is None and item is None,
-        {"trip": ("needs {slow_call_s} with slow_rate", "for streams {first_item_s}")},
+        dict.fromkeys(
+            ("slow_rate", "trip"), ("needs {slow_call_s} with slow_rate", "for streams {first_item_s}")
+        ),
     ),
     (
         "shed_above criticality",
@@ -176,7 +204,8 @@ class BreakerSettings(Override):
     """Time limit of a call inside the guard, for coroutines only: a call that exceeds it is a failure."""
     trip: Annotated[frozenset[t.TripRule], TRIPS] = frozenset({t.TripRule.CONSECUTIVE})
     """Conditions that open a breaker, any of them: consecutive failures, the failure rate, the slow-call
-    rate. [founding figure]"""
+    rate; not set beside breaker_failure_rate or breaker_slow_rate: those whose limits are set. [founding
+    figure]"""
     slow_call_s: Annotated[float, _TIME] | None = None
     """A call that succeeds after more than this was slow; not set: none is."""
     max_in_flight: Annotated[int, whole(0, 1_000_000, "calls")] = 0
@@ -196,11 +225,12 @@ class BreakerSettings(Override):
     BREAKER_TIMEOUT_S, at least 30 s."""
     failure_window_s: Annotated[float, _TIME] | None = None
     """Failures in a row count only if they lie within this time; not set: however long."""
-    window: Annotated[int, _WINDOW] = 10
-    """Number of last calls over which the rates are measured."""
+    window: Annotated[int, _WINDOW] | None = None
+    """Number of last calls over which the rates are measured; not set: breaker_window_s."""
     window_s: Annotated[float, _TIME] | None = None
-    """Time over which the rates are measured instead; not set: breaker_window."""
-    min_calls: Annotated[int, _WINDOW] = 10
+    """Time over which the rates are measured; not set: breaker_window, or 10 s if that is not set either.
+    [measured: at 100 calls per second and 10 % errors, 90 % of the calls are answered, 41 % with 10 calls]"""
+    min_calls: Annotated[int, _WINDOW] = 20
     """Calls below which no rate is evaluated."""
     failure_rate: Annotated[float, _RATE] = 0.5
     """Share of failures from which failure_rate opens. [convention: half of the calls, as in resilience4j]"""
@@ -224,6 +254,15 @@ class BreakerSettings(Override):
     if TYPE_CHECKING:
 
         def __init__(self, **values: Unpack[v.BreakerValues]) -> None: ...
+
+    @model_validator(mode="before")
+    @classmethod
+    def _imply_trip(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes anything
+        """Set ``trip`` where a rate is set without it: to the rules whose limits are set."""
+        if isinstance(values, Mapping) and values.get("trip") is None:
+            trips = frozenset(rule for key, rule in _RULE_OF.items() if values.get(key) is not None)
+            return {**values, "trip": trips} if trips & _RATES else values
+        return values
 
     def own_values(self) -> dict[str, Any]:
         """Return the values that are set."""

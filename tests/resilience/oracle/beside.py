@@ -154,6 +154,7 @@ class Beside:
             ends.append(oracle.ends_s())
         if oracle.machine is BreakerState.RAMPING:
             ends.append(recount.step(oracle.log)[1] + rules.ramp_step_s)
-        for span_s in (rules.failure_window_s, rules.window_s, (rules.window_s or 0.0) * 0.9):
+        window_s = rules.window_s or 10.0
+        for span_s in (rules.failure_window_s, window_s, window_s * 0.9):
             ends += [result.at + span_s for result in recount.results(oracle.log)[-4:] if span_s]
         return ends

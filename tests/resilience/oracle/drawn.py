@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ TRIPS = (
 """Every combination, those that see one rule alone more often."""
 MODES = (*[BreakerMode.ENFORCE] * 6, BreakerMode.METRICS_ONLY, BreakerMode.DISABLED)
 RAMPS = ((), (), (0.125, 0.5), (0.25,), (0.5, 0.75), (0.375, 0.625))
+WINDOWS: tuple[dict[str, Any], ...] = ({"window": 4}, {"window_s": 1.25}, {"window_s": 2.5}, {})
 SPANS_S = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0)
 STEPS_BACK_S = (0.125, 1.0, 5.0, 60.0)
 
@@ -47,15 +49,14 @@ def ramping() -> st.SearchStrategy[BreakerSettings]:
     )
 
 
-def windowed() -> st.SearchStrategy[BreakerSettings]:
+@st.composite
+def windowed(draw: st.DrawFn) -> BreakerSettings:
     """By rates alone."""
-    return st.builds(
-        BreakerSettings,
-        trip=st.sampled_from([frozenset({TripRule.FAILURE_RATE}), frozenset({TripRule.SLOW_RATE})]),
-        window=st.just(4),
-        window_s=st.sampled_from([None, 1.25, 2.5]),
-        min_calls=st.integers(2, 4),
-        slow_is=st.sampled_from(SlowCallMode),
+    return BreakerSettings(
+        trip=draw(st.sampled_from([frozenset({TripRule.FAILURE_RATE}), frozenset({TripRule.SLOW_RATE})])),
+        **draw(st.sampled_from(WINDOWS)),
+        min_calls=draw(st.integers(2, 4)),
+        slow_is=draw(st.sampled_from(SlowCallMode)),
     )
 
 
@@ -63,7 +64,17 @@ def windowed() -> st.SearchStrategy[BreakerSettings]:
 def rules(draw: st.DrawFn) -> BreakerSettings:
     """Draw any rules that the settings accept."""
     open_s = draw(st.sampled_from([0.5, 1.0, 4.0]))
-    window = draw(st.integers(1, 6))
+    min_calls = draw(st.integers(1, 6))
+    trip = draw(st.sampled_from([None, *TRIPS]))
+    shares: dict[str, Any] = {
+        rate: draw(st.sampled_from([0.5, 0.5, 1.0, 0.3]))
+        for rate in ("failure_rate", "slow_rate")
+        if trip is None or rate in trip
+    }
+    windows: st.SearchStrategy[dict[str, Any]] = st.one_of(
+        st.integers(min_calls, 6).map(lambda window: {"window": window}),
+        st.sampled_from([{"window_s": 1.25}, {"window_s": 2.5}, {}]),
+    )
     return BreakerSettings(
         failures=draw(st.integers(1, 4)),
         open_s=open_s,
@@ -73,13 +84,11 @@ def rules(draw: st.DrawFn) -> BreakerSettings:
         success_threshold=draw(st.sampled_from([None, None, 1, 2, 4])),
         timeout_s=draw(st.sampled_from([None, 0.5])),
         trial_lease_s=draw(st.sampled_from([None, 0.5, 2.0, 2.0])),
-        trip=draw(st.sampled_from(TRIPS)),
+        trip=trip,
         failure_window_s=draw(st.sampled_from([None, None, 0.5, 2.0])),
-        window=window,
-        window_s=draw(st.sampled_from([None, None, 1.25, 2.5, 10.0])),
-        min_calls=draw(st.integers(1, window)),
-        failure_rate=draw(st.sampled_from([0.5, 0.5, 1.0, 0.3])),
-        slow_rate=draw(st.sampled_from([0.5, 0.5, 1.0, 0.3])),
+        **draw(windows),
+        min_calls=min_calls,
+        **shares,
         slow_is=draw(st.sampled_from(SlowCallMode)),
         ramp=draw(st.sampled_from(RAMPS)),
         ramp_step_s=draw(st.sampled_from([0.5, 1.0])),

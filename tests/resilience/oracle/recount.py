@@ -145,16 +145,17 @@ def step(log: Sequence[Entry]) -> tuple[int, float, bool]:
 def windows(log: Sequence[Entry], rules: BreakerSettings, now: float, latest: float) -> Iterator[list[Ended]]:
     """Every window that the rules allow: one, unless it is counted in buckets of time.
 
-    A result surely counts for nine tenths of ``window_s``, and surely not after the whole of it; what lies
-    between is a matter of where the buckets begin. Where the clock has stepped back, so is what lies between
-    the two times.
+    A result surely counts for nine tenths of ``window_s``, 10 s if no window is set, and surely not after the
+    whole of it; what lies between is a matter of where the buckets begin. Where the clock has stepped back,
+    so is what lies between the two times.
     """
     counted = results(log) if rules.trip - {TripRule.CONSECUTIVE} else []
-    if rules.window_s is None:
+    if rules.window is not None:
         yield counted[-rules.window :]
         return
-    must = [index for index, result in enumerate(counted) if latest - result.at <= 0.9 * rules.window_s]
-    out = [index for index, result in enumerate(counted) if now - result.latest >= rules.window_s]
+    length_s = rules.window_s or 10.0
+    must = [index for index, result in enumerate(counted) if latest - result.at <= 0.9 * length_s]
+    out = [index for index, result in enumerate(counted) if now - result.latest >= length_s]
     first, last = max(out, default=-1) + 1, min(must, default=len(counted))
     for cut in range(first, last + 1):
         yield counted[cut:]

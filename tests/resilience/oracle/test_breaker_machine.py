@@ -141,7 +141,7 @@ class BreakerMachine(Beside, RuleBasedStateMachine):
 
     def results_come(self, data: st.DataObject) -> None:
         """Calls one after another, at distances that the windows of time are made of."""
-        apart_s = (0.0, drawn.TICK_S, (self.by.window_s or 0.0) / 10, self.by.failure_window_s or 0.5)
+        apart_s = (0.0, drawn.TICK_S, (self.by.window_s or 10.0) / 10, self.by.failure_window_s or 0.5)
         span_s = data.draw(st.sampled_from(apart_s), "apart")
         for outcome in data.draw(st.lists(st.sampled_from(OUTCOMES), min_size=2, max_size=6), "outcomes"):
             self.called(outcome)

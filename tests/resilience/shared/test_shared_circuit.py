@@ -11,7 +11,8 @@ from autoglm_throttle.resilience.transitions import BreakerEvent
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.store.breakers import sync
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
-from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejection, Outcome
+from autoglm_throttle.testing import ManualClock
+from autoglm_throttle.types import BreakerCause, BreakerState, GuardPermit, GuardRejection, Outcome
 from tests.resilience.shared.conftest import Made
 from tests.resilience.shared.fleets import PATIENCE_S
 from tests.store.polling import until
@@ -109,6 +110,20 @@ def test_two_guards_open_try_and_close_together(made: Made, redis_url: str) -> N
         assert isinstance(here.allow(), GuardRejection)
         there.record(trial, Outcome.SUCCESS)
         until(lambda: here.state() is BreakerState.CLOSED, PATIENCE_S, "it is closed here")
+
+
+def test_shared_guard_opens_by_a_rate_as_a_local_one(made: Made, redis_url: str) -> None:
+    rules, clock = BreakerSettings(failure_rate=0.5), ManualClock()
+    there = GuardState("a", rules, store=made(redis_url))
+    passed(there)
+    here, local = (GuardState("a", rules, clock=clock, store=store) for store in (made(redis_url), None))
+    for number in range(20):
+        for one in (here, local):
+            assert one.state() is BreakerState.CLOSED
+            one.record(passed(one), Outcome.FAILURE if number < 10 else Outcome.SUCCESS)
+        clock.advance(0.4)
+    assert here.view().cause is local.view().cause is BreakerCause.FAILURE_RATE
+    until(lambda: there.state() is not BreakerState.CLOSED, PATIENCE_S, "it is open there")
 
 
 def test_operator_state_applies_everywhere_to_late_results_too(made: Made, redis_url: str) -> None:
