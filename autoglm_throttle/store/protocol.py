@@ -18,7 +18,7 @@ from zlib import crc32
 
 from autoglm_throttle.types import UserLimit
 
-LAYOUT = "w1"  # Version of the values under a key: two versions, deployed side by side, never share a key
+LAYOUT = "w2"  # Version of the values under a key: two versions, deployed side by side, never share a key
 SPLIT = -1  # Tag of a request with keys in more than one partition
 VALUES = 5  # Integers for each limit in an answer: ok, remaining, retry_after, reset, stamp
 

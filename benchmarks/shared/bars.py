@@ -103,7 +103,7 @@ def _exactness(found: Mapping[str, Any]) -> Iterator[Bar]:
 
 
 def _memory(found: Mapping[str, float]) -> Iterator[Bar]:
-    yield Bar("bytes per user at limit 100, exact", found["store"], 1200)
+    yield Bar("bytes per user at limit 100, exact", found["store"], 900)
     yield Bar("bytes per user at limit 10,000, compact", found["store-compact"], 300)
     yield Bar("bytes per user at limit 1,000,000, compact", found["store-compact-million"], 300)
 

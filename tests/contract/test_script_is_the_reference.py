@@ -93,6 +93,19 @@ def test_any_number_of_units_leaves_at_its_instant(store: ScriptStore, exact: bo
             player.send([store.ask(limits, units)])
 
 
+@pytest.mark.parametrize("window_s", WINDOWS_S)
+@pytest.mark.parametrize("exact", [True, False])
+def test_units_of_a_clock_that_went_back_leave_with_the_newest(
+    store: ScriptStore, exact: bool, window_s: int
+) -> None:
+    limits = (limit(3, window_s, exact=exact),)
+    player = Player(store)
+    for moved_s in (0, -10, 5, window_s - 1, 5, 1, 1):
+        player.clock += moved_s * SECOND
+        player.send([store.ask(limits)])
+        player.send([store.wire.build_refund(*player.allowed[-1]), store.ask(limits), store.ask(limits, 0)])
+
+
 def test_a_bucket_that_was_given_back_counts_nothing(store: ScriptStore) -> None:
     limits = (limit(40, exact=False),)
     player = Player(store)

@@ -44,12 +44,12 @@ def a_key_lives_as_long_as_its_units_count(limiter: Limiter) -> None:
     assert limiter.client.pttl(key) > 4000
 
 
-def a_user_costs_no_more_than_1200_bytes(limiter: Limiter) -> None:
+def a_user_costs_no_more_than_900_bytes(limiter: Limiter) -> None:
     hundred = [(100, 60)]
     for second in range(100):
         limiter.hit(hundred, START + second * SECOND // 2)
     (key,) = limiter.standing()
-    assert limiter.client.memory_usage(key, samples=0) <= 1.1 * 1200, "builds differ by their allocators"
+    assert limiter.client.memory_usage(key, samples=0) <= 1.1 * 900, "builds differ by their allocators"
 
 
 def a_request_spends_under_all_its_limits_or_under_none(limiter: Limiter) -> None:
@@ -114,7 +114,7 @@ DEFECTS: list[tuple[Rule, str, int]] = [
     (instants_a_microsecond_apart_all_count, naive.AS_TEXT, 1),
     (a_sender_whose_clock_is_ahead_takes_no_more, naive.TOLD_APART, 1),
     (a_key_lives_as_long_as_its_units_count, naive.SCRIPT, 1),
-    (a_user_costs_no_more_than_1200_bytes, naive.LIVES, 1),
+    (a_user_costs_no_more_than_900_bytes, naive.LIVES, 1),
     (a_request_spends_under_all_its_limits_or_under_none, naive.TOLD_APART, 1),
     (a_refusal_says_when_to_come_back, naive.LIVES, 1),
     (refused_requests_spend_nothing, naive.ADDS_FIRST, 1),

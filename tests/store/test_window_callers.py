@@ -180,7 +180,7 @@ class TestSideBySide:
         window = window_at(redis_server.url, redis_prefix)
         for limit in (LIMIT, 5000):
             await asyncio.gather(*(left(window, user, limit=limit) for user in range(8)))
-        keys = redis_server.command("KEYS", f"{redis_prefix}:default:w1:*")
+        keys = redis_server.command("KEYS", f"{redis_prefix}:default:w2:*")
         assert len(keys) == 16
         assert all(0 < redis_server.command("PTTL", key) <= 62_000 for key in keys)
 

@@ -39,13 +39,13 @@ def tag(user: str) -> int:
 
 def test_key_names_its_content(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge()])
-    assert ask.keys == [f"athr:default:w1:{{{tag(USER)}}}:user:l60:{USER}"]
+    assert ask.keys == [f"athr:default:w2:{{{tag(USER)}}}:user:l60:{USER}"]
     assert ask.tag == tag(USER)
 
 
 def test_each_limit_has_a_key_and_large_ones_the_compact_form(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge(SEVERAL)])
-    root = f"athr:default:w1:{{{tag(USER)}}}:user"
+    root = f"athr:default:w2:{{{tag(USER)}}}:user"
     assert ask.keys == [f"{root}:l1:{USER}", f"{root}:b3600:{USER}"]
 
 
