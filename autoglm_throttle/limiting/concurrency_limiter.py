@@ -212,7 +212,9 @@ class AdaptiveConcurrencyLimiter:
         slo_s = demand.slo_s or self.work_classes.slo_of(work_class)
         ticket = Ticket(demand, now, RESERVED_MAX_WAIT * slo_s, RESERVED_QUEUE, work_class)
         if self.queues.all[RESERVED_QUEUE].tickets or self.in_flight >= self.capacity:
-            self.period.limited = True
+            if not self.period.limited:
+                self.period.limited = True
+                self.period.due_s = min(self.period.due_s, now + FAST_PERIOD_S)
             return self._append(ticket)
         self._call(ticket, now)
         return ticket

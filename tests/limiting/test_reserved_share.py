@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.limiting.concurrency_limiter import FAST_PERIOD_S
 from autoglm_throttle.limiting.queue import BURST, BURST_S, PriorityQueues
 from autoglm_throttle.settings.groups.control import ConcurrencySettings
 from autoglm_throttle.types import Outcome
@@ -98,6 +99,15 @@ def test_reserved_request_without_a_slot_reaches_the_limit() -> None:
     end(tested, 0.4)
     tested.close_period(0.5)
     assert tested.service.measured
+
+
+def test_reserved_request_that_reaches_the_limit_ends_the_period_early() -> None:
+    tested = fill(knowing(100.0, min_share=0.1, period_s=0.5, period_completions=2), now=0.2)
+    assert reserve(tested, LOW, 0.3)
+    for _ in range(2):
+        release(tested, 0.2, Outcome.SUCCESS, 0.3)
+    tested.close_period(0.3 + FAST_PERIOD_S)
+    assert tested.period.opened_s == 0.3 + FAST_PERIOD_S
 
 
 @pytest.mark.untraced
