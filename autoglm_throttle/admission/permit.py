@@ -159,7 +159,8 @@ class Permit:
         if kind is None:
             self.settle(Outcome.SUCCESS)
         else:
-            failed = issubclass(kind, Exception) and not issubclass(kind, (Rejected, GuardRejected))
+            is_rejection = issubclass(kind, Rejected) or GuardRejected.find(error) is not None
+            failed = issubclass(kind, Exception) and not is_rejection
             self.settle(Outcome.FAILURE if failed else Outcome.NEUTRAL)
 
     def __repr__(self) -> str:

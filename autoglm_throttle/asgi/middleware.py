@@ -169,14 +169,13 @@ class ThrottleMiddleware:
                 await degraded_header(self.app, scope, receive, tracker.send)
             else:
                 await self.app(scope, receive, tracker.send)
-        except (Rejected, GuardRejected) as rejected:
-            tracker.settle(Outcome.NEUTRAL)
-            if tracker.status:
-                raise
-            await self._send_rejection(scope, send, *_decision(rejected))
         except BaseException as error:
-            tracker.settle(Outcome.NEUTRAL if tracker.client_disconnected else outcome_of(error))
-            if body is None or not (body.timed_out and isinstance(error, CLIENT_DISCONNECTS)):
+            decision = _decision(error)
+            is_neutral = tracker.client_disconnected or decision is not None
+            tracker.settle(Outcome.NEUTRAL if is_neutral else outcome_of(error))
+            if decision is not None and not tracker.status:
+                await self._send_rejection(scope, send, *decision)
+            elif body is None or not (body.timed_out and isinstance(error, CLIENT_DISCONNECTS)):
                 raise
         finally:
             # An http app that returned without a last byte proves nothing; a websocket has no last byte.
@@ -354,10 +353,13 @@ class _MisconfiguredMiddleware(ThrottleMiddleware):
         await fail_startup(self._config_error, scope, receive, send)
 
 
-def _decision(rejected: Rejected | GuardRejected) -> tuple[Decision, str]:
-    if isinstance(rejected, Rejected):
-        return rejected.decision, "load"
-    return rejected_by(rejected.rejection), rejected.rejection.cause
+def _decision(error: BaseException) -> tuple[Decision, str] | None:
+    """Return the decision and the cause of a rejection that the app raised; None for any other error."""
+    if isinstance(error, Rejected):
+        return error.decision, "load"
+    # A cancellation is never answered, even while a rejection is handled.
+    rejected = GuardRejected.find(error) if isinstance(error, Exception) else None
+    return None if rejected is None else (rejected_by(rejected.rejection), rejected.rejection.cause)
 
 
 def _source_error(source: SourceView) -> str:

@@ -149,6 +149,13 @@ def test_slot_cancelled_in_the_block_settles_neutral(backend: str) -> None:
     run(backend, scenario)
 
 
+def caused_by(rejected: GuardRejected) -> BlockError:
+    """Build the exception of a client's library, caused by a rejection."""
+    error = BlockError()
+    error.__cause__ = rejected
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -157,6 +164,7 @@ def test_slot_cancelled_in_the_block_settles_neutral(backend: str) -> None:
         (StopAsyncIteration(), Outcome.FAILURE),
         (Rejected(REJECTION), Outcome.NEUTRAL),
         (GuardRejected(OTHER_GUARD), Outcome.NEUTRAL),
+        (caused_by(GuardRejected(OTHER_GUARD)), Outcome.NEUTRAL),
         (KeyboardInterrupt(), Outcome.NEUTRAL),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.testing import ManualThrottle, assert_shed, throttle_for_tests
 from autoglm_throttle.types import GuardRejected
 from tests.asgi.guarded_app import FAILURES, REFUSED, SORRY, limits, outcomes
-from tests.asgi.run_app import connect
+from tests.asgi.run_app import connect, request
 from tests.fastapi.test_fastapi_limit import client
 
 
@@ -96,11 +97,42 @@ async def test_rejected_guard_is_503_and_opens_nothing(attach: Attach, path: str
     assert outcomes(throttle) == {"neutral": 2 * FAILURES}
 
 
-async def test_an_app_that_adds_the_middleware_needs_no_handler() -> None:
+@pytest.mark.parametrize("breaker", [None, "app"])
+async def test_an_app_that_adds_the_middleware_needs_no_handler(breaker: str | None) -> None:
+    throttle, app = limits(), service(handled=False)
+    app.add_middleware(ThrottleMiddleware, throttle=throttle, breaker=breaker)
+    async with client(app) as caller:
+        for path in ("/answer", "/wrapped"):
+            answer = await caller.get(path)
+            assert_shed(answer, "breaker")
+            assert answer.headers["retry-after"] == "8"
+        with pytest.raises(RuntimeError, match="boom"):
+            await caller.get("/fails")
+    assert outcomes(throttle) == {"neutral": 2, "failure": 1}
+
+
+async def test_cancellation_is_not_answered_as_the_rejection_being_handled() -> None:
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+        try:
+            raise REFUSED
+        except GuardRejected as rejected:
+            raise asyncio.CancelledError from rejected
+
     throttle = limits()
-    async with client(added(throttle, service(handled=False))) as caller:
-        assert_shed(await caller.get("/answer"), "breaker")
-        assert_shed(await caller.get("/wrapped"), "breaker")
+    with pytest.raises(asyncio.CancelledError):
+        await request(ThrottleMiddleware(app, throttle=throttle))
+    assert outcomes(throttle) == {"neutral": 1}
+
+
+async def test_wrapped_rejection_in_mid_response_is_raised_and_neutral() -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ClientError from REFUSED
+
+    throttle = limits()
+    with pytest.raises(ClientError):
+        await request(ThrottleMiddleware(app, throttle=throttle))
+    assert outcomes(throttle) == {"neutral": 1}
 
 
 @pytest.mark.parametrize("attach", ATTACH)
