@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import httpx
 import pytest
+import requests
 
-from autoglm_throttle import Demand
+from autoglm_throttle import Demand, GuardRejected
 from autoglm_throttle.testing import assert_admitted, assert_limited, assert_shed, throttle_for_tests
+from tests.resilience.test_classifier_foreign import status_server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "__init__.py")
@@ -180,3 +183,30 @@ async def test_the_guarded_downstream_goes_on_without_its_recommender() -> None:
         refused = await caller.get("/search/cats")
         assert_shed(refused, "breaker")
         assert 1 <= int(refused.headers["retry-after"]) <= 6
+
+
+def test_rejections_are_connection_errors_of_requests() -> None:
+    throttle = throttle_for_tests()
+    with status_server() as url, requests.Session() as session:
+        session.mount(url, loaded("guarded_clients").GuardedAdapter(throttle, "models"))
+        assert [session.get(f"{url}/503").status_code for _ in range(5)] == [503] * 5
+        with pytest.raises(requests.ConnectionError, match="models is open") as caught:
+            session.get(f"{url}/200")
+        throttle.clock.advance(10.0)
+        assert session.get(f"{url}/200").status_code == 200
+    assert isinstance(caught.value.__cause__, GuardRejected)
+    assert caught.value.request is not None
+    assert caught.value.request.url == f"{url}/200"
+
+
+async def test_rejections_are_connection_errors_of_aiohttp() -> None:
+    throttle = throttle_for_tests(breaker_timeout_s=60)
+    guarded = loaded("guarded_clients").guarded(throttle, "models")
+    with status_server() as url:
+        async with aiohttp.ClientSession(middlewares=[guarded]) as session:
+            assert [(await session.get(f"{url}/503")).status for _ in range(5)] == [503] * 5
+            with pytest.raises(aiohttp.ClientConnectionError, match="models is open") as caught:
+                await session.get(f"{url}/200")
+            throttle.clock.advance(10.0)
+            assert (await session.get(f"{url}/200")).status == 200
+    assert isinstance(caught.value.__cause__, GuardRejected)
