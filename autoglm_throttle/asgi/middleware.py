@@ -171,8 +171,7 @@ class ThrottleMiddleware:
                 await self.app(scope, receive, tracker.send)
         except BaseException as error:
             decision = _decision(error)
-            is_neutral = tracker.client_disconnected or decision is not None
-            tracker.settle(Outcome.NEUTRAL if is_neutral else outcome_of(error))
+            tracker.settle(Outcome.NEUTRAL if tracker.client_disconnected else outcome_of(error))
             if decision is not None and not tracker.status:
                 await self._send_rejection(scope, send, *decision)
             elif body is None or not (body.timed_out and isinstance(error, CLIENT_DISCONNECTS)):

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.throttle import Throttle
-from autoglm_throttle.types import Outcome, Rejected
+from autoglm_throttle.types import GuardRejected, Outcome, Rejected
 
 Message = Any  # An ASGI message
 
@@ -72,9 +72,9 @@ def attribute_to_throttle(scope: Scope, cause: str = "") -> None:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of a request whose app raised: that of our rejection or a disconnect is neutral."""
+    """Return the outcome of a request whose app raised: that of a rejection or a disconnect is neutral."""
     is_neutral = isinstance(error, (*CLIENT_DISCONNECTS, Rejected)) or not isinstance(error, Exception)
-    return Outcome.NEUTRAL if is_neutral else Outcome.FAILURE
+    return Outcome.NEUTRAL if is_neutral or GuardRejected.find(error) else Outcome.FAILURE
 
 
 async def fail_startup(fault: Exception, scope: Scope, receive: Receive, send: Send) -> None:

@@ -27,6 +27,12 @@ class ClientError(Exception):
     """The exception of a client's library."""
 
 
+def caused_by_rejection() -> ClientError:
+    error = ClientError("as openai raises it")
+    error.__cause__ = REFUSED
+    return error
+
+
 def service(*, handled: bool = True) -> FastAPI:
     app = FastAPI()
     if handled:
@@ -43,7 +49,7 @@ def service(*, handled: bool = True) -> FastAPI:
 
     @app.get("/wrapped")
     async def wrapped_by_a_client() -> str:
-        raise ClientError("as openai raises it") from REFUSED
+        raise caused_by_rejection()
 
     @app.get("/fails")
     async def fails() -> str:
@@ -190,6 +196,20 @@ async def test_further_charge_shed_by_load_opens_nothing() -> None:
     async with client(ThrottleMiddleware(app, throttle=throttle, breaker="app")) as caller:
         assert [(await caller.get("/dear")).status_code for _ in range(FAILURES)] == [503] * FAILURES
     assert throttle.guard("app").view().last_failure == ""
+
+
+@pytest.mark.parametrize("error", [REFUSED, caused_by_rejection(), RuntimeError("boom")])
+async def test_charge_of_a_route_ends_neutral_by_a_rejected_guard(error: Exception) -> None:
+    throttle, app = limits(), FastAPI()
+
+    @app.get("/", dependencies=[Depends(limit(throttle=throttle))])
+    async def answer() -> None:
+        raise error
+
+    async with client(app) as caller:
+        with pytest.raises(type(error)):
+            await caller.get("/")
+    assert outcomes(throttle) == {"failure" if isinstance(error, RuntimeError) else "neutral": 1}
 
 
 async def test_no_mark_is_left_where_no_breaker_listens() -> None:
