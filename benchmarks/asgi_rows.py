@@ -67,13 +67,17 @@ def asgi_ratelimit(app: App = bare, limit: int = LIMIT, per: str = "minute", bac
 
 
 def limits_fixed(
-    strategy: str = "FixedWindowRateLimiter", app: App = bare, limit: int = LIMIT, per: str = "minute"
+    strategy: str = "FixedWindowRateLimiter",
+    app: App = bare,
+    limit: int = LIMIT,
+    per: str = "minute",
+    storage: Any = None,
 ) -> App:
     """Wrap an app in an engine of ``limits`` with key and rejection, without header fields."""
     from limits import parse, strategies
     from limits.storage import MemoryStorage
 
-    limiter = getattr(strategies, strategy)(MemoryStorage())
+    limiter = getattr(strategies, strategy)(storage or MemoryStorage())
     item = parse(f"{limit}/{per}")
 
     async def middleware(scope: Scope, receive: Any, send: Any) -> None:

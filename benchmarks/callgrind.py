@@ -45,8 +45,13 @@ def output(command: list[str], environ: Mapping[str, str], folder: Path) -> str:
     return done.stdout
 
 
-def profiles(driver: list[str], environ: Mapping[str, str], folder: Path) -> list[int]:
+def profiles(
+    driver: list[str], environ: Mapping[str, str], folder: Path, *, counts_at_start: bool = True
+) -> list[int]:
     """Run a driver under callgrind and return the instructions of each profile, in order.
+
+    Args:
+        counts_at_start: False for a driver that switches counting on by itself.
 
     Raises:
         RuntimeError: the driver failed.
@@ -54,6 +59,8 @@ def profiles(driver: list[str], environ: Mapping[str, str], folder: Path) -> lis
     with tempfile.TemporaryDirectory(dir=folder) as dumps:
         out = Path(dumps) / "callgrind"
         command = ["valgrind", "--tool=callgrind", f"--dump-before={MARK}", f"--callgrind-out-file={out}"]
+        if not counts_at_start:
+            command.append("--instr-atstart=no")
         output([*command, "-q", sys.executable, "-P", *driver], environ, folder)
         paths = sorted(Path(dumps).glob("callgrind.*"), key=lambda path: int(path.suffix[1:]))
         texts = [path.read_text() for path in paths]

@@ -1,15 +1,25 @@
-"""Sends requests through the middleware under callgrind; started by `benchmarks.instructions`.
+"""Sends requests through a limiter, under callgrind or by the clock; started by `benchmarks.instructions`.
 
-Prints nothing. Each call of ``os.getppid`` closes one callgrind profile, so that the profiles are, in this
-order: the start, then for every case its preparation and its measured requests. It uses public names alone,
-because the same file also drives older commits.
+``instructions_driver.py APP LOAD...`` prints nothing. Each call of ``os.getppid`` closes one callgrind
+profile, so that the profiles are, in this order: for every state its preparation and its measured requests.
+``instructions_driver.py APP seconds`` prints CPU time and memory as JSON. Of the package it uses public names
+alone, because the same file also drives older commits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import json
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import random
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -17,15 +27,30 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 ATTACHMENTS = ("none", "address", "identify", "header")
 """Ways to name the caller: no user limit, peer address, an ``identify=`` callable, header ``x-api-key``."""
 
-STATES = ("fresh", "steady")
-"""``fresh``: every request comes from a new caller. ``steady``: the window of each caller is full of earlier
-requests, and one of them expires whenever a new one arrives."""
+LOADS: dict[str, tuple[str, ...]] = {
+    "fresh": ("fresh",),
+    "few": ("steady, 50 callers",),
+    "full": ("steady",),
+    "refused": ("refused",),
+    "sparse": ("1,000 callers",),
+    "many": ("100,000 in turn", "100,000 at random"),
+}
+"""Load -> its measured states.
+
+``fresh``: each request comes from a new caller. ``few``, ``full``: the windows of 50 and of 1,000 callers are
+full of earlier requests, and one of them expires whenever a new one arrives. ``refused``: 1,000 callers have
+used up their limits. ``sparse``, ``many``: each caller sends one request in a window, so that 1,000 and
+100,000 callers differ only in their number.
+"""
 
 REQUESTS = 1000
 LIMIT, WINDOW_S = 100, 60.0
-CALLERS = 50
-SPACING_S = WINDOW_S / (LIMIT - 4) / CALLERS
-"""Seconds between two requests: each caller stays four a minute below its limit, so none is rejected."""
+FEW, CALLERS, MANY = 50, 1000, 100_000
+BLOCK, ROUNDS = 4000, 15
+"""Requests of a block, and pairs of blocks, of the measurement by the clock."""
+
+TOGGLE = "BENCHMARK_TOGGLE"
+"""Variable that is set if callgrind counts only between the marks: all else runs ten times as fast."""
 
 HEADERS = (
     (b"host", b"127.0.0.1:8000"),
@@ -84,6 +109,12 @@ async def send(message: dict[str, Any]) -> None:
         raise RuntimeError(f"a request was answered with {message['status']}")
 
 
+async def send_refused(message: dict[str, Any]) -> None:
+    """Fail on any status but 429."""
+    if message.get("status", 429) != 429:
+        raise RuntimeError(f"a request was answered with {message['status']}")
+
+
 def limited(attachment: str, clock: Clock) -> App:
     """Wrap the bare app."""
     from autoglm_throttle import Caller, Settings, Throttle, ThrottleMiddleware
@@ -104,6 +135,17 @@ def limited(attachment: str, clock: Clock) -> App:
     )
 
 
+def make(name: str, clock: Clock) -> App:
+    """Build the app of a row: bare, one of ours, or a peer."""
+    if name == "bare":
+        return bare
+    if name in ATTACHMENTS:
+        return limited(name, clock)
+    from benchmarks.instructions_peers import peer
+
+    return peer(name, bare, LIMIT, clock)
+
+
 def run(call: Any) -> None:
     """Step a coroutine that never waits to its end; no event loop is counted."""
     coroutine: Coroutine[Any, Any, None] = call
@@ -114,43 +156,148 @@ def run(call: Any) -> None:
     raise RuntimeError("the app waited for something")
 
 
-def drive(app: App, clock: Clock, scopes: Iterator[dict[str, Any]]) -> None:
-    """Send one request for each scope."""
+def drive(
+    app: App, clock: Clock, scopes: Iterable[dict[str, Any]], step_s: float, answer: Any = send
+) -> None:
+    """Send one request for each scope, some seconds apart."""
     for each in scopes:
-        clock.now += SPACING_S
-        run(app(each, receive, send))
+        clock.now += step_s
+        run(app(each, receive, answer))
 
 
-def case(app: App, clock: Clock, state: str) -> None:
-    """Prepare a state, then send the measured requests between two marks."""
-    if state == "steady":
-        callers = [scope(number) for number in range(CALLERS)]
-        warm_up = [callers[number % CALLERS] for number in range(CALLERS * LIMIT)]
-        measured = [callers[number % CALLERS] for number in range(REQUESTS)]
-    else:
-        warm_up = [scope(1_000_000 + number) for number in range(100)]
-        measured = [scope(number) for number in range(REQUESTS)]
-    drive(app, clock, iter([dict(each) for each in warm_up]))
-    fresh_scopes = [dict(each) for each in measured]
+def instrument(state: str) -> None:
+    """Switch the counting of callgrind on or off, if it is to be switched."""
+    if TOGGLE in os.environ:
+        switch = subprocess.Popen(
+            ["vgdb", f"--pid={os.getpid()}", "instrumentation", state],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while switch.poll() is None:  # a process that waits could be reached with the right to trace it only
+            pass
+        if switch.returncode:
+            raise RuntimeError(f"vgdb failed with {switch.returncode}")
+
+
+def measure(app: App, clock: Clock, numbers: Iterable[int], step_s: float, answer: Any = send) -> None:
+    """Send requests of these callers between two marks."""
+    scopes = [scope(number) for number in numbers]
     gc.collect()
     gc.disable()  # a collection in the middle of one case would be counted as its cost
+    instrument("on")
     os.getppid()
-    drive(app, clock, iter(fresh_scopes))
+    drive(app, clock, scopes, step_s, answer)
     os.getppid()
+    instrument("off")
     gc.enable()
 
 
-def main() -> None:
-    """Run the bare app, then every attachment in both states."""
+def fill(app: App, clock: Clock, callers: int, rounds: int, step_s: float) -> None:
+    """Let some callers send requests in turn."""
+    drive(app, clock, (scope(number) for _ in range(rounds) for number in range(callers)), step_s)
+
+
+def fresh(app: App, clock: Clock) -> None:
+    """Measure requests of callers without an earlier one."""
+    drive(app, clock, (scope(1_000_000 + number) for number in range(100)), 0.01)
+    measure(app, clock, range(REQUESTS), 0.01)
+
+
+def steady(app: App, clock: Clock, callers: int) -> None:
+    """Measure callers with full windows: each stays four a minute below its limit, so none is rejected."""
+    step_s = WINDOW_S / (LIMIT - 4) / callers
+    fill(app, clock, callers, LIMIT, step_s)
+    measure(app, clock, (number % callers for number in range(REQUESTS)), step_s)
+
+
+def refused(app: App, clock: Clock) -> None:
+    """Measure rejections of callers that have used up their limits."""
+    fill(app, clock, CALLERS, LIMIT, 0.0)
+    measure(app, clock, range(REQUESTS), 0.0, send_refused)
+
+
+def sparse(app: App, clock: Clock, callers: int) -> None:
+    """Measure callers that send one request in a window, in turn, and many ones also at random."""
+    step_s = 1.001 * WINDOW_S / callers
+    fill(app, clock, callers, 1, step_s)
+    measure(app, clock, range(REQUESTS), step_s)
+    if callers == MANY:
+        drive(app, clock, map(scope, at_random(callers, callers, 1)), step_s)
+        measure(app, clock, at_random(callers, REQUESTS, 2), step_s)
+
+
+def at_random(callers: int, count: int, seed: int) -> Iterator[int]:
+    """Draw callers, the same ones for each seed."""
+    draw = random.Random(seed)
+    return (draw.randrange(callers) for _ in range(count))
+
+
+CASES: dict[str, Callable[[App, Clock], None]] = {
+    "fresh": fresh,
+    "few": partial(steady, callers=FEW),
+    "full": partial(steady, callers=CALLERS),
+    "refused": refused,
+    "sparse": partial(sparse, callers=CALLERS),
+    "many": partial(sparse, callers=MANY),
+}
+"""Load -> function that measures its states."""
+
+
+def seconds(name: str) -> dict[str, float]:
+    """Measure CPU time with 1,000 and with 100,000 callers in pairs of blocks, and the memory of the latter.
+
+    Returns:
+        microseconds of a request of 1,000 callers, the median ratios of the two orders of 100,000, and the
+        megabytes that 100,000 callers add.
+    """
+    gc.disable()
+    tracemalloc.start()
+    many_clock = Clock()
+    many = make(name, many_clock)
+    before = tracemalloc.get_traced_memory()[0]
+    fill(many, many_clock, MANY, 1, WINDOW_S / MANY)
+    memory_mb = (tracemalloc.get_traced_memory()[0] - before) / 1e6
+    tracemalloc.stop()
+    few_clock = Clock()
+    few = make(name, few_clock)
+    fill(few, few_clock, CALLERS, 5, WINDOW_S / CALLERS)
+    spent: dict[str, list[float]] = {"1,000 callers": [], "100,000 in turn": [], "100,000 at random": []}
+    for number in range(ROUNDS):
+        orders = {
+            "1,000 callers": (few, few_clock, [at % CALLERS for at in range(BLOCK)], CALLERS),
+            "100,000 in turn": (
+                many,
+                many_clock,
+                [(number * BLOCK + at) % MANY for at in range(BLOCK)],
+                MANY,
+            ),
+            "100,000 at random": (many, many_clock, at_random(MANY, BLOCK, number), MANY),
+        }
+        for order, (app, clock, callers, count) in orders.items():
+            scopes = [scope(caller) for caller in callers]
+            begun_s = time.process_time()
+            drive(app, clock, scopes, WINDOW_S / count)
+            spent[order].append(time.process_time() - begun_s)
+        gc.collect()
+    base = spent.pop("1,000 callers")
+    ratios = {
+        order: statistics.median(a / b for a, b in zip(each, base, strict=True))
+        for order, each in spent.items()
+    }
+    return {"us": statistics.median(base) / BLOCK * 1e6, **ratios, "memory_mb": memory_mb}
+
+
+async def main() -> None:
+    """Run one app under each load, in an event loop whose clock stands still, as peers need one."""
+    name, *loads = sys.argv[1:]
     run(bare(scope(0), receive, send))
-    os.getppid()
-    for state in STATES:
-        case(bare, Clock(), state)
-    for attachment in ATTACHMENTS:
-        for state in STATES:
-            clock = Clock()
-            case(limited(attachment, clock), clock, state)
+    if loads == ["seconds"]:
+        print(json.dumps(seconds(name)))
+        return
+    for load in loads:
+        clock = Clock()
+        CASES[load](make(name, clock), clock)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())
