@@ -41,13 +41,18 @@ class NoTimer:
 
 
 def peer(name: str, app: asgi_rows.App, limit: int, clock: Callable[[], float]) -> asgi_rows.App:
-    """Build a peer that limits by address, under the clock of the benchmark."""
-    kind = name.removesuffix(FIELDS)
+    """Build a peer under the clock of the benchmark."""
     # Both packages read a clock of their own.
     time.time = clock
     asyncio.get_running_loop().time = clock  # type: ignore[method-assign]
     limits_memory: Any = memory
     limits_memory.threading = SimpleNamespace(Timer=NoTimer, RLock=threading.RLock)
+    return build(name, app, limit)
+
+
+def build(name: str, app: asgi_rows.App, limit: int) -> asgi_rows.App:
+    """Build a peer that limits by address, so many requests a minute."""
+    kind = name.removesuffix(FIELDS)
     limited, state = _asgi_ratelimit(app, limit) if kind == "asgi-ratelimit" else _limits(kind, app, limit)
     return with_fields(limited, state, limit) if name.endswith(FIELDS) else limited
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
-from starlette.responses import PlainTextResponse
 
+from autoglm_throttle import Caller, Settings, Throttle, ThrottleMiddleware
 from benchmarks import asgi_rows
+from benchmarks.instructions_peers import FIELDS, build
+from benchmarks.overloaded import with_cpu_time
 
 LIMIT = 1_000_000
-"""Requests a minute; the one client of the benchmark stays below it."""
+"""Requests a minute of the one address of the benchmark, which stays below it."""
+
+KEY_HEADER = b"x-api-key"
+KEY_LIMIT = "100/second"
+"""Limit of each of the callers with a key: their windows hold some requests, and others expire."""
 
 REDIS_URL = os.environ.get("BENCHMARK_REDIS_URL", "")
 """Address of Redis; without it there are no rows of shared limits."""
@@ -33,18 +40,17 @@ class Label(BaseModel):
     score: float
 
 
-async def asgi_bare(scope: Any, receive: Any, send: Any) -> None:
-    """Serve /v1/predict at once, and /cpu with the CPU seconds of this process."""
+async def raw_app(scope: Any, receive: Any, send: Any) -> None:
+    """Serve one small response."""
     if scope["type"] == "lifespan":
         while True:
             message = await receive()
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
-    body = b"%.6f" % time.process_time() if scope["path"] == "/cpu" else BODY
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": BODY})
 
 
 def fastapi_app() -> FastAPI:
@@ -55,16 +61,30 @@ def fastapi_app() -> FastAPI:
     async def predict() -> Label:
         return Label(label="cat", score=0.98)
 
-    @app.get("/cpu", response_class=PlainTextResponse)
-    async def cpu() -> str:
-        return f"{time.process_time():.6f}"
-
     return app
 
 
 def ours(app: asgi_rows.App, **settings: Any) -> asgi_rows.App:
     """Wrap an app in the whole throttle."""
-    return asgi_rows.ours(app, user_limit=f"{LIMIT}/minute", rate_mid_rps=1e6, **settings)
+    return asgi_rows.ours(app, **{"user_limit": f"{LIMIT}/minute"} | settings)
+
+
+def identified(app: asgi_rows.App, **settings: Any) -> asgi_rows.App:
+    """Wrap an app in the throttle with ``identify=``, as behind an authentication of its own."""
+    chosen: dict[str, Any] = {"user_limit": KEY_LIMIT, "rate_mid_rps": 1e6, "gpu": "none"} | settings
+
+    def identify(scope: Any) -> Caller | None:
+        for name, value in scope["headers"]:
+            if name == KEY_HEADER:
+                return Caller(value.decode(), verified=True)
+        return None
+
+    return ThrottleMiddleware(app, throttle=Throttle(Settings(**chosen)), identify=identify)
+
+
+def by_key(app: asgi_rows.App) -> asgi_rows.App:
+    """Wrap an app in the throttle with a key header; their common address has no limit."""
+    return ours(app, user_limit=KEY_LIMIT, identity="header:x-api-key", address_factor=1e6)
 
 
 def redis_limits(app: asgi_rows.App) -> asgi_rows.App:
@@ -108,13 +128,28 @@ def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
     return middleware
 
 
-fastapi_bare = fastapi_app()
-asgi_ours, fastapi_ours = ours(asgi_bare), ours(fastapi_app())
-asgi_ratelimit = asgi_rows.asgi_ratelimit(asgi_bare, LIMIT)
-fastapi_ratelimit = asgi_rows.asgi_ratelimit(fastapi_app(), LIMIT)
-asgi_limits = asgi_rows.limits_fixed(app=asgi_bare, limit=LIMIT)
-fastapi_limits = asgi_rows.limits_fixed(app=fastapi_app(), limit=LIMIT)
-if REDIS_URL:
-    asgi_redis, fastapi_redis = (ours(app, redis_url=REDIS_URL) for app in (asgi_bare, fastapi_app()))
-    asgi_redisfloor, fastapi_redisfloor = redis_floor(asgi_bare), redis_floor(fastapi_app())
-    asgi_redislimits, fastapi_redislimits = redis_limits(asgi_bare), redis_limits(fastapi_app())
+WRAPPERS: dict[str, Callable[[asgi_rows.App], asgi_rows.App]] = {
+    "bare": lambda app: app,
+    "ours": ours,
+    "identify": identified,
+    "key": by_key,
+    "ratelimit": partial(build, "asgi-ratelimit", limit=LIMIT),
+    "ratelimitfields": partial(build, "asgi-ratelimit" + FIELDS, limit=LIMIT),
+    "limits": partial(build, "limits-fixed", limit=LIMIT),
+    "limitsfields": partial(build, "limits-fixed" + FIELDS, limit=LIMIT),
+    "refused": partial(ours, user_limit="1/minute"),
+    "ratelimitrefused": partial(build, "asgi-ratelimit", limit=1),
+    "redis": partial(ours, redis_url=REDIS_URL),
+    "redisidentify": partial(identified, redis_url=REDIS_URL),
+    "redisfloor": redis_floor,
+    "redislimits": redis_limits,
+}
+"""Row -> middleware."""
+
+
+def __getattr__(name: str) -> asgi_rows.App:
+    """Build the app of a row, such as ``asgi_ours``."""
+    app, _, row = name.partition("_")
+    if row not in WRAPPERS:
+        raise AttributeError(name)
+    return with_cpu_time(WRAPPERS[row](raw_app if app == "asgi" else fastapi_app()))
