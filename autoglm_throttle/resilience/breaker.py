@@ -47,7 +47,7 @@ class FastPath:
 
     __slots__ = (
         *("calls", "is_direct", "is_synced", "is_untimed", "noop_permit", "open_rejections", "permit"),
-        *("shared_permit", "statusless", "success_is_noop"),
+        *("shared_permit", "success_is_noop"),
     )
 
     def __init__(self, settings: BreakerSettings) -> None:
@@ -57,8 +57,6 @@ class FastPath:
         self.permit: GuardPermit | None = None
         self.success_is_noop: bool = False  # whether recording a success for `permit` would change nothing
         self.noop_permit: GuardPermit | None = None  # `permit` if so, else None
-        # Type of a returned value without a status, the newest seen: ``is`` is faster than a set.
-        self.statusless: type = type(None)
         # Whether a block needs no clock.
         self.is_untimed: bool = settings.slow_call_s is None and settings.timeout_s is None
         self.is_synced: bool = False  # whether the fleet's first state is known, or not needed

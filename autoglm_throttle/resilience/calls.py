@@ -8,8 +8,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Final
 
-from autoglm_throttle.resilience.breaker import FastPath
-from autoglm_throttle.resilience.classify import STATUSLESS, value_outcome
+from autoglm_throttle.resilience.classify import STATUSLESS, is_plain, value_outcome
 from autoglm_throttle.resilience.fallback import UNSET
 from autoglm_throttle.resilience.state import GuardState
 from autoglm_throttle.types import BreakerState, GuardPermit, GuardRejected, GuardRejection, Outcome
@@ -83,10 +82,12 @@ def attempt(circuit: GuardState, fn: Callable[..., Any], args: Args, kwargs: Kwa
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
-    if hasattr(type(value), "__await__"):
+    has_no_status = is_plain(value)
+    if not has_no_status and hasattr(type(value), "__await__"):
         return GuardedAttempt(value=wrap_awaitable(circuit, permit, value, begun_s), outcome=_NEUTRAL)
     # Fast path without a lock: the success changes nothing and the state has not changed.
-    if circuit.value_is_success and fast.noop_permit is permit and _is_success(fast, value):
+    is_noop = circuit.value_is_success and fast.noop_permit is permit
+    if is_noop and (has_no_status or value_outcome(value) is _SUCCESS):
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
 
@@ -118,16 +119,10 @@ async def attempt_async(
     except BaseException:
         circuit.record(permit, _NEUTRAL)
         raise
-    if circuit.value_is_success and fast.noop_permit is permit and _is_success(fast, value):
+    is_noop = circuit.value_is_success and fast.noop_permit is permit
+    if is_noop and (is_plain(value) or value_outcome(value) is _SUCCESS):
         return GuardedAttempt(value=value, outcome=_SUCCESS)
     return GuardedAttempt(value=value, outcome=circuit.settle(permit, value, raised=False, begun_s=begun_s))
-
-
-def _is_success(fast: FastPath, value: object) -> bool:
-    if type(value) not in STATUSLESS:
-        return value_outcome(value) is _SUCCESS
-    fast.statusless = type(value)
-    return True
 
 
 async def await_within(limit_s: float, start: Callable[[], Awaitable[Any]], description: str) -> Any:  # noqa: ANN401
@@ -160,11 +155,11 @@ def guarded_function(circuit: GuardState, fn: Callable[..., Any]) -> Callable[..
         except BaseException as error:
             circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
-        is_plain = type(value) is fast.statusless or type(value) in STATUSLESS
-        if not is_plain and hasattr(type(value), "__await__"):
+        has_no_status = type(value) in STATUSLESS or is_plain(value)
+        if not has_no_status and hasattr(type(value), "__await__"):
             return wrap_awaitable(circuit, permit, value, begun_s)
         is_noop = value_is_success and fast.noop_permit is permit
-        if not (is_noop and (is_plain or value_outcome(value) is _SUCCESS)):
+        if not (is_noop and (has_no_status or value_outcome(value) is _SUCCESS)):
             circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value
 
@@ -196,8 +191,11 @@ def guarded_coroutine(circuit: GuardState, fn: Callable[..., Awaitable[Any]]) ->
         except BaseException as error:
             circuit.settle(permit, error, raised=True, begun_s=begun_s)
             raise
-        is_noop = value_is_success and fast.noop_permit is permit
-        if not (is_noop and (type(value) is fast.statusless or _is_success(fast, value))):
+        if not (
+            value_is_success
+            and fast.noop_permit is permit
+            and (type(value) in STATUSLESS or is_plain(value) or value_outcome(value) is _SUCCESS)
+        ):
             circuit.settle(permit, value, raised=False, begun_s=begun_s)
         return value
 

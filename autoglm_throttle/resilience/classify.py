@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import BaseModel
+
 from autoglm_throttle.types import GuardRejected, Outcome
 
 # User function: maps a returned value or an exception to an outcome; None: continue with the table.
@@ -22,10 +24,19 @@ CALLER_ERRORS: Final = {
 # features of the server.
 FAILING_STATUSES: Final = frozenset(range(500, 600)) - {501, 505}
 
-# Types of returned values that cannot carry a status; values of other types are examined.
+# Types of returned values that cannot have a status; values of other types are examined.
 STATUSLESS: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset}
 )
+
+# An attribute of a class by one of these names may give its instances a status, or make them awaitable.
+_HOOKS: Final = frozenset({"__await__", "__getattr__", "__getattribute__", "status", "status_code"})
+_HOOKLESS: Final = STATUSLESS | {object, BaseModel}  # classes with hooks that give no status
+
+# Type of a returned value -> the attributes that may hold a status: none, those in its ``__dict__``, or any.
+_NONE, _OWN, _ANY = range(3)
+_types: Final[dict[type, int]] = {}
+TYPES_MAX: Final = 1024  # types in the table, which keeps them alive
 
 # Characters kept of a failure's text: enough to identify it, too few for a response body.
 FAILURE_TEXT_MAX_CHARS: Final = 200
@@ -58,7 +69,7 @@ class OutcomeClassifier:
         if raised and isinstance(result, BaseException):
             return self._error_outcome(result)
         answer = self._user_outcome(result)
-        return answer or default or value_outcome(result)
+        return answer or default or (Outcome.SUCCESS if is_plain(result) else value_outcome(result))
 
     def _error_outcome(self, error: BaseException) -> Outcome:
         # Cancellation and the rejection of a nested guard say nothing about this dependency.
@@ -95,8 +106,33 @@ def _default_outcome(error: Exception) -> Outcome:
     return Outcome.FAILURE if status is None else status_outcome(status)
 
 
+def is_plain(value: object) -> bool:
+    """Whether a returned value has no status and is not awaitable; False: it must be examined.
+
+    The first value of a class is examined, and the result is kept: the class is expected not to change.
+    """
+    held = _types.get(type(value))
+    if held is None:
+        held = _learn(type(value))
+    if held == _OWN:
+        own = value.__dict__
+        return "status" not in own and "status_code" not in own
+    return held == _NONE
+
+
+def _learn(kind: type) -> int:
+    attributes = {name for base in kind.__mro__ if base not in _HOOKLESS for name in base.__dict__}
+    # Of a pydantic model, fields that are not declared stand elsewhere.
+    is_open = issubclass(kind, BaseModel) and kind.model_config.get("extra") == "allow"
+    if len(_types) >= TYPES_MAX:
+        _types.clear()
+    has_hooks = is_open or not _HOOKS.isdisjoint(attributes)
+    held = _types[kind] = _ANY if has_hooks else _OWN if kind.__dictoffset__ else _NONE
+    return held
+
+
 def value_outcome(value: object) -> Outcome:
-    """Classify a returned value: by its HTTP status if it is a response, else as a success."""
+    """Classify a returned value that `is_plain` does not know: by its HTTP status, else as a success."""
     try:
         status = error_status(value)
     except Exception:  # noqa: BLE001 - properties of a user's value may raise

@@ -16,6 +16,7 @@ from autoglm_throttle.resilience.classify import (
     apply_slow_limit,
     error_status,
     failure_text,
+    is_plain,
     value_outcome,
 )
 from autoglm_throttle.resilience.drive import Call, Steps, drive_async, drive_sync
@@ -339,7 +340,7 @@ class GuardState:
     def outcome_of(self, result: object, *, raised: bool, default: Outcome | None = None) -> Outcome:
         """Classify the result of a call; neutral if the classifier raises, which is logged and counted."""
         if not raised and self.classifier.classify is None:
-            return default or value_outcome(result)
+            return default or (_SUCCESS if is_plain(result) else value_outcome(result))
         try:
             return self.classifier.classify_result(result, raised=raised, default=default)
         except Exception as error:  # noqa: BLE001 - a faulty classifier must not fail the call

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import aiohttp
 import httpx
 import openai
 import pytest
 import requests
+from pydantic import BaseModel, ConfigDict
 
 from autoglm_throttle import GuardRejected
+from autoglm_throttle.resilience import classify
 from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.resilience.httpx import AsyncGuardTransport
 from autoglm_throttle.resilience.state import require_permit
@@ -108,9 +112,111 @@ class Raising:
         raise RuntimeError("not loaded")
 
 
+class Answer:
+    """An instance has a status only if one is given, as those of many clients."""
+
+    def __init__(self, status: int | None = None) -> None:
+        if status is not None:
+            self.status = status
+
+
+class Proxy:
+    """Forwards attributes, as a lazy object does."""
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+
+class Forwarding:
+    """Computes each attribute."""
+
+    def __getattribute__(self, name: str) -> object:
+        return 503 if name == "status" else object.__getattribute__(self, name)
+
+
+class Row(NamedTuple):
+    """A tuple with a status."""
+
+    status: int
+
+
+class Pair(NamedTuple):
+    """A tuple without one."""
+
+    first: int
+
+
+class Slotted:
+    """Has no dict."""
+
+    __slots__ = ("status",)
+
+    def __init__(self, status: int | None = None) -> None:
+        if status is not None:
+            self.status = status
+
+
+class Down:
+    """Its class has the status."""
+
+    status_code = 503
+
+
+class Table(dict[str, int]):
+    """A dict with attributes."""
+
+
+class Model(BaseModel):
+    """A model without a status."""
+
+    name: str = "x"
+
+
+class Job(BaseModel):
+    """A model with one."""
+
+    status: int
+
+
+class Open(BaseModel):
+    """A model with any fields, as those of openai."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def table(**attributes: int) -> Table:
+    made = Table()
+    vars(made).update(attributes)
+    return made
+
+
 @pytest.mark.parametrize(
     ("value", "streak"),
     [
+        (Answer(), 0),
+        (Answer(503), 2),
+        (Proxy(Answer()), 0),
+        (Proxy(Answer(503)), 2),
+        (Forwarding(), 2),
+        (Row(503), 2),
+        (Pair(503), 0),
+        (Slotted(), 0),
+        (Slotted(503), 2),
+        (Down(), 2),
+        (table(), 0),
+        (table(status=503), 2),
+        (Model(), 0),
+        (Job(status=503), 2),
+        (Open(), 0),
+        (Open.model_validate({"status": 503}), 2),
+        (Mock(status_code=503), 2),
+        (Mock(), 0),
+        (Answer, 0),
+        (Down, 2),
+        (HTTPStatus.SERVICE_UNAVAILABLE, 0),
         (SimpleNamespace(status_code=503), 2),
         (SimpleNamespace(status=529), 2),
         (SimpleNamespace(status_code=429, status=503), 1),
@@ -143,6 +249,29 @@ def test_outcome_of_a_returned_value(value: object, streak: int) -> None:
         fail_once(throttle, name)
         asyncio.run(awaited(throttle.guard(name)(made)))
         assert throttle.guard(name).view().streak == streak
+
+
+def test_values_of_one_class_are_examined_one_by_one() -> None:
+    throttle = throttle_for_tests()
+    answers = iter([Answer(), *[Answer(503)] * 2, Answer(), *[Answer(503)] * FAILURES])
+    call = throttle.guard("db")(lambda: next(answers))
+    streaks = [call() and throttle.guard("db").view().streak for _ in range(4)]
+    assert streaks == [0, 1, 2, 0]
+    for _ in range(FAILURES):
+        call()
+    assert throttle.guard("db").state() is BreakerState.OPEN
+
+
+def test_class_is_examined_once_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[type, int] = {}
+    monkeypatch.setattr(classify, "_types", kept)
+    for number in range(classify.TYPES_MAX + 10):
+        assert classify.is_plain(type(f"Type{number}", (), {})())
+    assert len(kept) == 10
+    # A look at a missing attribute of a model costs microseconds.
+    assert [classify.is_plain(value) for value in (Model(), Job(status=200))] == [True, False]
+    monkeypatch.setattr(classify, "_learn", None)  # any further examination would fail
+    assert all(classify.is_plain(kind()) for kind in kept if kind is not Job)
 
 
 def fail_once(throttle: ManualThrottle, name: str) -> None:
