@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.verdicts import Verdicts
 from autoglm_throttle.events import control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
-from autoglm_throttle.limiting.decisions import HasTokens, all_rejected, latest
+from autoglm_throttle.limiting.decisions import HasTokens, Usages, all_rejected, latest
 from autoglm_throttle.limiting.ticket import TicketCharges
+from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.shared_limits import PendingCheck
-from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Outcome, Reason
+from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Outcome
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
-
-ADMITTED: Final = Decision(True, Reason.OK)  # The decision where no user limit applies
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
@@ -37,21 +36,28 @@ class AdmissionController:
         # Whether the rates belong to a fleet: then await `ensure_lease` before `try_admit`.
         self.has_leases: bool = parts.fleet is not None
         self._settlement = parts.settlement
+        self._rows = parts.settlement.rows
         self._clock = parts.settlement.clock
         self._lock = parts.settlement.lock
         self._take_tokens = parts.take_tokens
+        # The buckets of the priorities, where a request only has to take from its own.
+        takes_only = parts.fleet is None and parts.quota is None
+        self._buckets = parts.buckets.all if takes_only else None
         self._shared_budget = parts.shared_budget
         self._user_limits = parts.user_limits
+        self._has_user_limits = any(parts.limit_sets)
         self._store = parts.store
         self._events = parts.events
         self._dry_run = parts.dry_run
         self.verdicts: Verdicts = Verdicts(parts)
+        self._permit = self.verdicts.permit
         # Runs pending wake-ups, polls the store, writes log events; call it after leaving the lock.
         self.flush: Callable[[], None] = self.verdicts.flush
         self._refresh = refresh
         # When a request must refresh the control state; at once while sampling is stopped.
         self.refresh_due_s: float = -math.inf
         self.control_state: ControlState = control_state  # The newest one
+        self._is_open = control_state.factor > 0.0  # Whether it admits any request
         self.expects_gpu: bool = True  # Whether a source of telemetry is configured
         self._budget_active = False  # Whether all classes share one budget beside their own rates
 
@@ -80,7 +86,7 @@ class AdmissionController:
         if not covered:
             await fleet.ensure(demand)
 
-    def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:
+    def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:  # noqa: C901 - a call costs 1 %
         """Request admission without waiting, as `Throttle.try_admit`.
 
         A demand that is kept for each caller has no work class: hence the argument.
@@ -88,76 +94,75 @@ class AdmissionController:
         now = self._clock()
         if now >= self.refresh_due_s:
             self._refresh(now)
-        settlement = self._settlement
-        limiter = settlement.limiter
         lock = self._lock
         lock.acquire()  # `with lock` takes twice as long
         try:
+            settlement = self._settlement
+            limiter = settlement.limiter
             kind = limiter.work_classes[work_class]
             slot = NO_SLOT
-            payer = (
-                self._take_tokens(demand, now)
-                if self.control_state.factor > 0.0
-                else all_rejected(self.control_state, now)
-            )
+            payer: HasTokens | Decision
+            if not self._is_open:
+                payer = all_rejected(self.control_state, now)
+            elif self._buckets is None or (payer := self._buckets[demand.priority]).take(demand.cost, now):
+                payer = self._take_tokens(demand, now)  # of a bucket that is short, too: another one may lend
             verdict: Permit | Ticket | Rejection
             if isinstance(payer, Decision):
-                verdict = self._reject_by_rate(demand, payer, now, kind)
-            elif not demand.holds_slot or (
-                not self._budget_active and (slot := limiter.try_acquire(demand, kind, now))
-            ):
-                decision = self._user_limits.hit(demand, now) or ADMITTED
-                if decision.allowed:
-                    settlement.counters.classes[demand.priority].admitted += 1
-                    verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, payer)
-                elif isinstance(decision, PendingCheck):
+                verdict = self._reject_unasked(demand, payer, now, kind)
+            else:
+                charged = self._user_limits.hit(demand, now) if self._has_user_limits else NO_LIMIT
+                if isinstance(charged, Decision) and not charged.allowed:
+                    payer.give_back(demand.cost, now)
+                    verdict = self._reject_unasked(demand, charged, now, kind)
+                    if limiter.waiting:  # the limit may have grown
+                        settlement.call_ready(now)
+                elif demand.holds_slot and (
+                    self._budget_active or not (slot := limiter.try_acquire(demand, kind, now))
+                ):
+                    verdict = self._enqueue(demand, payer, charged, now, kind)
+                elif isinstance(charged, PendingCheck):
                     verdict = Ticket.with_slot(demand, now, kind, slot)
                     verdict.charges = TicketCharges(settlement, payer, charged_s=now)
-                    verdict.charges.pending_check = decision
+                    verdict.charges.pending_check = charged
                 else:
-                    if slot:
-                        settlement.release_unused(demand, now, kind, slot)
-                    payer.give_back(demand.cost, now)
-                    verdict = self.verdicts.reject(demand, decision, now, kind)
-            else:
-                verdict = self._enqueue(demand, payer, now, kind)
+                    self._rows[demand.priority].admitted += 1
+                    verdict = self._permit(settlement, demand, charged, now, now, kind, slot, payer)
         finally:
             lock.release()
-        # With a ticket for a check of the store, the waiter polls the store.
-        polls = self._store is not None and verdict.__class__ is not Ticket
-        if lock.pending or self._events.waiting or polls:
+        if (
+            lock.pending
+            or self._events.waiting
+            or (self._store is not None and not isinstance(verdict, Ticket))
+        ):
+            # With a ticket for a check of the store, the waiter polls the store.
             self.verdicts.flush()
         return verdict
 
     def _enqueue(
-        self, demand: Demand, payer: HasTokens, now: float, kind: WorkClass
+        self,
+        demand: Demand,
+        payer: HasTokens,
+        charged: Usages | Decision | PendingCheck,
+        now: float,
+        kind: WorkClass,
     ) -> Permit | Ticket | Rejection:
         """Queue a demand for which no slot is free, or which must take from the shared budget first."""
         settlement = self._settlement
         slot, queued, budget_active = self._slot_or_ticket(demand, kind, now)
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
+            if not isinstance(charged, PendingCheck):
+                self._user_limits.give_back(demand, now, now)
             return self.verdicts.reject(demand, queued, now, kind)
-        charged_s = now if queued is None else queued.arrived_s
-        decision = self._user_limits.hit(demand, charged_s) or ADMITTED
-        charges = TicketCharges(settlement, payer, budget_charged=budget_active, charged_s=charged_s)
-        if isinstance(decision, PendingCheck):
+        charges = TicketCharges(settlement, payer, budget_charged=budget_active, charged_s=now)
+        if isinstance(charged, PendingCheck):
             pending = queued if queued is not None else Ticket.with_slot(demand, now, kind, slot)
-            pending.charges, charges.pending_check = charges, decision
+            pending.charges, charges.pending_check = charges, charged
             return pending
-        if not decision.allowed:
-            if queued is None:
-                settlement.release_unused(demand, now, kind, slot)
-            else:
-                settlement.cancel(queued, now)
-            payer.give_back(demand.cost, now)
-            if budget_active:
-                self._shared_budget.give_back(now)
-            return self.verdicts.reject(demand, decision, now, kind)
         if queued is None:
-            settlement.counters.classes[demand.priority].admitted += 1
-            return self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, charges)
-        queued.charges, charges.decision = charges, decision
+            self._rows[demand.priority].admitted += 1
+            return self.verdicts.permit(settlement, demand, charged, now, now, kind, slot, charges)
+        queued.charges, charges.decision = charges, charged
         limiter = settlement.limiter
         if limiter.in_flight < limiter.capacity or limiter.displaced:  # the limit has just grown
             settlement.call_ready(now)
@@ -200,26 +205,24 @@ class AdmissionController:
             kind = settlement.limiter.work_classes[work_class]
             too_large = None if admitted is None else self.verdicts.too_large(admitted, demand, now)
             payer = too_large or (
-                self._take_tokens(demand, now)
-                if self.control_state.factor > 0.0
-                else all_rejected(self.control_state, now)
+                self._take_tokens(demand, now) if self._is_open else all_rejected(self.control_state, now)
             )
             verdict: Permit | Ticket | Rejection
             if isinstance(payer, Decision):
-                verdict = self._reject_by_rate(demand, payer, now, kind)
+                verdict = self._reject_unasked(demand, payer, now, kind)
             else:
-                decision = self._user_limits.hit(demand, now) or ADMITTED
+                decision = self._user_limits.hit(demand, now)
                 charges = TicketCharges(settlement, payer, charged_s=now)
                 if isinstance(decision, PendingCheck):
                     charges.pending_check = decision
                 else:
                     charges.decision = decision
-                if charges.decision is None or charges.decision.allowed:
+                if isinstance(decision, Decision) and not decision.allowed:
+                    payer.give_back(demand.cost, now)
+                    verdict = self.verdicts.reject(demand, decision, now, kind)
+                else:
                     verdict = Ticket.with_slot(demand, now, kind, NO_SLOT)
                     verdict.called_s, verdict.charges = None, charges
-                else:
-                    payer.give_back(demand.cost, now)
-                    verdict = self.verdicts.reject(demand, charges.decision, now, kind)
         self.verdicts.flush()
         return verdict
 
@@ -245,7 +248,7 @@ class AdmissionController:
             verdict: Permit | Ticket | Rejection
             charged.state = _LEFT
             if queued is None:
-                settlement.counters.classes[demand.priority].admitted += 1
+                self._rows[demand.priority].admitted += 1
                 verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, charges)
             elif isinstance(queued, Decision):
                 verdict = self.verdicts.reject(demand, queued, now, kind)
@@ -257,10 +260,10 @@ class AdmissionController:
         self.verdicts.flush()
         return verdict
 
-    def _reject_by_rate(
+    def _reject_unasked(
         self, demand: Demand, decision: Decision, now: float, kind: WorkClass
     ) -> Permit | Rejection:
-        """Reject a demand that found no tokens; it counts as demand for slots."""
+        """Reject a demand before it has asked for a slot; it counts as demand for slots."""
         if demand.holds_slot:
             self._settlement.limiter.record_arrival(demand.priority, now)
         return self.verdicts.reject(demand, decision, now, kind)
@@ -302,7 +305,7 @@ class AdmissionController:
         """
         if self._dry_run:
             with self._lock:
-                self._settlement.counters.classes[demand.priority].would_reject[decision.reason] += 1
+                self._rows[demand.priority].would_reject[decision.reason] += 1
                 self.verdicts.log_rejection(demand, decision, self._clock())
             self.verdicts.flush()
             return None
@@ -317,7 +320,7 @@ class AdmissionController:
         """Count the load rejection of a `ProvisionalDemand`, once; ``degraded``: a fallback answers."""
         demand, decision = rejection.demand, rejection.decision
         with self._lock:
-            row = self._settlement.counters.classes[demand.priority]
+            row = self._rows[demand.priority]
             if degraded:
                 row.degraded[decision.reason] += 1
             else:
@@ -341,6 +344,7 @@ class AdmissionController:
     def apply(self, state: ControlState, view: GpuView | None, refresh_due_s: float, now: float) -> None:
         """Put a control state into force, with the newest view for the log; called under the lock."""
         before, self.control_state = self.control_state, state
+        self._is_open = state.factor > 0.0
         self.refresh_due_s = refresh_due_s
         if state is before:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -33,10 +34,18 @@ class DurationHistogram:
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BUCKETS_S) + 1))  # Not cumulative
     total_s: float = 0.0
+    # Bucket of the last duration with its edges: the next one is mostly in it, too.
+    last: int = 0
+    above_s: float = -math.inf
+    up_to_s: float = DURATION_BUCKETS_S[0]
 
     def record(self, duration_s: float) -> None:
         """Count one duration."""
-        self.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+        if not self.above_s < duration_s <= self.up_to_s:
+            self.last = last = bisect_left(DURATION_BUCKETS_S, duration_s)
+            self.above_s = DURATION_BUCKETS_S[last - 1] if last else -math.inf
+            self.up_to_s = DURATION_BUCKETS_S[last] if last < len(DURATION_BUCKETS_S) else math.inf
+        self.counts[self.last] += 1
         self.total_s += duration_s
 
     def copy(self) -> DurationHistogram:
@@ -47,7 +56,7 @@ class DurationHistogram:
 class PriorityCounters:
     """The counters of one priority."""
 
-    __slots__ = ("admitted", "degraded", "durations", "outcomes", "queue_time", "rejected", "would_reject")
+    __slots__ = ("admitted", "degraded", "durations", "others", "queue_time", "rejected", "would_reject")
 
     def __init__(self) -> None:
         self.admitted: int = 0
@@ -55,9 +64,17 @@ class PriorityCounters:
         self.would_reject: dict[Reason, int] = self.rejected.copy()
         # Answered by a fallback instead of a permit.
         self.degraded: dict[Reason, int] = dict.fromkeys(REPLACEABLE, 0)
-        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        self.durations: DurationHistogram = DurationHistogram()
+        # Outcomes other than success, which are the rest of the durations.
+        self.others: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.durations: DurationHistogram = DurationHistogram()  # Of all but neutral ones
         self.queue_time: DurationHistogram = DurationHistogram()
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """Settled requests by outcome."""
+        others = self.others
+        measured = sum(self.durations.counts)
+        return others | {Outcome.SUCCESS: measured - others[Outcome.FAILURE] - others[Outcome.SLOW]}
 
     @property
     def active(self) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from bisect import bisect_left
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal
 
-from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.admission.settlement import Settlement
-from autoglm_throttle.limiting.decisions import HasTokens
+from autoglm_throttle.limiting.decisions import HasTokens, Usages, decision_of
 from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.work_class import PAUSED, WorkClass
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
@@ -18,6 +16,7 @@ from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rej
 if TYPE_CHECKING:
     from autoglm_throttle.control.quota import Quota
 
+_SUCCESS: Final = Outcome.SUCCESS
 _NEUTRAL: Final = Outcome.NEUTRAL
 
 # Charges of an admitted request: the bucket that paid, if the user limits were charged at its arrival; those
@@ -33,8 +32,8 @@ class Permit:
     """
 
     __slots__ = (
-        *("_settlement", "admitted_s", "arrived_s", "charges", "decision", "demand"),
-        *("settled", "slot", "started_s", "work_class"),
+        *("_settlement", "admitted_s", "arrived_s", "charges", "demand", "settled"),
+        *("slot", "started_s", "verdict", "work_class"),
     )
 
     admitted: Literal[True] = True
@@ -43,7 +42,7 @@ class Permit:
         self,
         settlement: Settlement,
         demand: Demand,
-        decision: Decision,
+        verdict: Usages | Decision,
         arrived_s: float,
         admitted_s: float,
         work_class: WorkClass,
@@ -52,7 +51,7 @@ class Permit:
     ) -> None:
         self._settlement = settlement
         self.demand: Demand = demand
-        self.decision: Decision = decision
+        self.verdict: Usages | Decision = verdict  # On the user limits; `decision` is its public form
         self.arrived_s: float = arrived_s  # When admission was requested, in monotonic seconds
         self.admitted_s: float = admitted_s  # When it was admitted; the difference is its queue time
         self.started_s: float = admitted_s  # As ``admitted_s``, later by the time of its pauses
@@ -64,6 +63,12 @@ class Permit:
     def record_chunk(self) -> None:
         """Record a streamed chunk of the response: progress distinguishes a slow service from a hung one."""
         self._settlement.counters.chunks += 1
+
+    @property
+    def decision(self) -> Decision:
+        """The decision on the request."""
+        self.verdict = decision = decision_of(self.verdict)
+        return decision
 
     @property
     def advice(self) -> ResourceAdvice | None:
@@ -102,7 +107,7 @@ class Permit:
         if not self.settled:
             self._settlement.limiter.resume(self, self._settlement.clock())
 
-    def settle(self, outcome: Outcome = Outcome.SUCCESS, *, client_error: bool = False) -> None:
+    def settle(self, outcome: Outcome = Outcome.SUCCESS, *, client_error: bool = False) -> None:  # noqa: C901 - a call costs 1 %
         """Settle the request with its outcome. Never waits; a second call changes nothing and is counted.
 
         Args:
@@ -118,22 +123,26 @@ class Permit:
         now = settlement.clock()
         lock.acquire()  # `with lock` takes twice as long
         try:
-            counters = settlement.counters
             if self.settled:
-                counters.stale_results += 1
+                settlement.counters.stale_results += 1
                 return
             self.settled = True
-            demand = self.demand
-            row = counters.classes[demand.priority]
-            row.outcomes[outcome] += 1
+            row = settlement.rows[self.demand.priority]
+            if outcome is not _SUCCESS:
+                row.others[outcome] += 1
             if outcome is not _NEUTRAL:
-                duration_s = now - self.arrived_s
-                durations = row.durations
-                durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
-                durations.total_s += duration_s
+                duration_s, durations = now - self.arrived_s, row.durations
+                if durations.above_s < duration_s <= durations.up_to_s:  # `record`, without the call
+                    durations.counts[durations.last] += 1
+                    durations.total_s += duration_s
+                else:
+                    durations.record(duration_s)
             if self.slot:
                 limiter = settlement.limiter
-                limiter.release(self, outcome, now, client_error=client_error)
+                if client_error:
+                    limiter.release(self, outcome, now, client_error=True)
+                else:
+                    limiter.release(self, outcome, now)
                 if limiter.waiting:
                     settlement.call_ready(now)
         finally:
@@ -175,7 +184,7 @@ class QuotaPermit(Permit):
     def __init__(
         self,
         quota: Quota,
-        *arguments: *tuple[Settlement, Demand, Decision, float, float, WorkClass, int, Charges],
+        *arguments: *tuple[Settlement, Demand, Usages | Decision, float, float, WorkClass, int, Charges],
     ) -> None:
         super().__init__(*arguments)
         self._advice = quota.advice(self.demand, self.admitted_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
-from autoglm_throttle.admission.counters import Counters
+from autoglm_throttle.admission.counters import Counters, PriorityCounters
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket, TicketState
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.work_class import WorkClass
@@ -16,7 +16,7 @@ _NEUTRAL = Outcome.NEUTRAL
 class Settlement:
     """Holds what a permit needs when it is settled. Its methods are called under `lock`."""
 
-    __slots__ = ("clock", "counters", "limiter", "lock", "unclaimed")
+    __slots__ = ("clock", "counters", "limiter", "lock", "rows", "unclaimed")
 
     def __init__(
         self, clock: Clock, lock: SerialLock, limiter: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit
@@ -25,6 +25,7 @@ class Settlement:
         self.lock: SerialLock = lock
         self.limiter: AdaptiveConcurrencyLimiter | FixedConcurrencyLimit = limiter
         self.counters: Counters = Counters()
+        self.rows: tuple[PriorityCounters, ...] = self.counters.classes
         # Tickets that became ready or expired and have no waker; returned by `Throttle.called`.
         self.unclaimed: list[Ticket] = []
 

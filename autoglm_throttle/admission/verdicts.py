@@ -12,7 +12,7 @@ import anyio
 from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, QuotaPermit, Rejection
-from autoglm_throttle.limiting.decisions import latest, rate_rejection
+from autoglm_throttle.limiting.decisions import Usages, decision_of, latest, rate_rejection
 from autoglm_throttle.limiting.decisions import rejection as limit_rejection
 from autoglm_throttle.limiting.ticket import Ticket, TicketCharges, TicketState
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
@@ -75,8 +75,8 @@ class Verdicts:
         ticket.state = _LEFT
         self.charges_of(permit).append((ticket.demand, ticket.charges))
         decision = ticket.charges.decision
-        if decision is not None and decision.window_s:
-            permit.decision = decision
+        if decision and decision_of(decision).window_s:
+            permit.verdict = decision
 
     def refund_permit(self, permit: Permit, now: float) -> None:
         """Return all charges of an admitted request that is rejected after all; once."""
@@ -131,7 +131,7 @@ class Verdicts:
         return rejection
 
     def _permit_of(
-        self, ticket: Ticket, decision: Decision, called_s: float, now: float
+        self, ticket: Ticket, decision: Usages | Decision, called_s: float, now: float
     ) -> Permit | Rejection:
         """Turn a called ticket into its permit, unless its memory quota is used up."""
         demand, kind = ticket.demand, ticket.work_class
@@ -291,10 +291,10 @@ class Verdicts:
         """Turn a ready ticket into a permit, and an expired one into a rejection."""
         demand, charges = ticket.demand, ticket.charges
         if charges.decision is None and charges.pending_check is not None:  # no waiter sent the check
-            charges.decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
-            if not charges.decision.allowed:
+            charges.decision = decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
+            if not decision.allowed:
                 self.refund(ticket, now)
-                return self.reject(demand, charges.decision, now, ticket.work_class)
+                return self.reject(demand, decision, now, ticket.work_class)
         waited_s = self._record_queue_time(ticket, now)
         if ticket.called_s is not None and charges.decision is not None:
             return self._permit_of(ticket, latest(charges.decision, waited_s), ticket.called_s, now)

@@ -48,7 +48,6 @@ class AppBreaker:
     app: App
     _throttle: Throttle
     _name: str  # of the guard
-    _demand: Callable[[Scope], Demand]
     _send_rejection: SendRejection
     _guard_state: GuardState | None = None
 
@@ -78,22 +77,22 @@ class AppBreaker:
         """Return the demand of a request; a provisional one if its rejection may be replaced."""
         return demand if self.fallbacks is None else ProvisionalDemand.of(demand)
 
-    async def applies_to(self, scope: Scope, send: Send) -> bool:
+    async def applies_to(self, scope: Scope, send: Send, demand: Demand) -> bool:
         """Answer or reject a request that needs no limits; False: the limits must decide."""
         fallbacks, action = self.fallbacks, DegradationAction.SERVE
         if fallbacks is not None and not self._dry_run:
             action = app_fallbacks.action(fallbacks, scope)
             if action is not DegradationAction.SERVE:
-                return await self._degrade(scope, send, fallbacks, action)
+                return await self._degrade(scope, send, demand, fallbacks, action)
         guard_state = self.guard_state
         guard_rejection = None if guard_state.fast.permit is not None else guard_state.rejection()
         if guard_rejection is None:
             return False
         decision = rejected_by(guard_rejection)
         if self._dry_run:
-            self._count(scope, decision)
+            self._count(scope, demand, decision)
             return False
-        count, failure = partial(self._count, scope, decision), GuardRejected(guard_rejection)
+        count, failure = partial(self._count, scope, demand, decision), GuardRejected(guard_rejection)
         if not await self._answer(scope, send, action, (guard_rejection.cause.value, failure), count):
             await self._send_rejection(scope, send, decision, guard_rejection.cause)
         return True
@@ -127,22 +126,22 @@ class AppBreaker:
         return answer is not None
 
     async def _degrade(
-        self, scope: Scope, send: Send, fallbacks: FeatureExecutor, action: DegradationAction
+        self, scope: Scope, send: Send, demand: Demand, fallbacks: FeatureExecutor, action: DegradationAction
     ) -> bool:
         request = app_fallbacks.cache_request(fallbacks, scope)
         answer = await app_fallbacks.answer(fallbacks, scope, request, (LOAD, None), action)
         if answer is not None:
-            self._count(scope, DEGRADED_DECISION, degraded=True)
+            self._count(scope, demand, DEGRADED_DECISION, degraded=True)
             await send_answer(answer, scope, send)
         elif action is DegradationAction.SHED:
             decision = rejected_by(fallbacks.reject_shed())
-            self._count(scope, decision)
+            self._count(scope, demand, decision)
             await self._send_rejection(scope, send, decision, LOAD)
         return answer is not None or action is DegradationAction.SHED
 
-    def _count(self, scope: Scope, decision: Decision, *, degraded: bool = False) -> None:
+    def _count(self, scope: Scope, demand: Demand, decision: Decision, *, degraded: bool = False) -> None:
         """Count the decision made here, and store it in the scope for outer middleware."""
-        rejection = self._throttle.admission.reject(self._demand(scope), decision, degraded=degraded)
+        rejection = self._throttle.admission.reject(demand, decision, degraded=degraded)
         if rejection is not None:
             scope.setdefault(MARKER, {})[self._throttle] = rejection
 

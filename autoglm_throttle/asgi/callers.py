@@ -6,19 +6,33 @@ import logging
 import math
 import time
 import traceback
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from autoglm_throttle.asgi import identity_source
-from autoglm_throttle.asgi.routes import METHODS, WITHOUT_BODY, RouteTable, path_of, work_class_of
+from autoglm_throttle.asgi.routes import (
+    BODY,
+    MALFORMED,
+    PLAIN,
+    WEBSOCKET,
+    WITHOUT_BODY,
+    PathPolicy,
+    RouteTable,
+)
 from autoglm_throttle.events import LOGGER, LogEvent
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.settings.field_types import parse_quantity
 from autoglm_throttle.types import Clock, Demand, Priority, SlotUse, WebSocketMode
-from autoglm_throttle.types.identity import CACHE_ENTRIES, CallerHasher, ProxyChain, overflow_group
+from autoglm_throttle.types.identity import (
+    CACHE_ENTRIES,
+    CACHED_LENGTH_MAX,
+    CallerHasher,
+    ProxyChain,
+    overflow_group,
+)
 
 # Bytes; a longer identity or priority header is treated as absent, a longer deadline as malformed.
 MAX_VALUE_BYTES = 8192
@@ -36,22 +50,19 @@ PRECISION_HEADER = b"x-precision"
 # Common spellings of a priority, the empty one included. Any other text is parsed separately.
 KNOWN_PRIORITIES = (b"", b"high", b"mid", b"low", b"1", b"2", b"3")
 
-# Transfer of a request: complete with its head; with a body; of a route that declares streams; a websocket
-# that holds a slot.
-PLAIN, BODY, STREAM, WEBSOCKET = range(4)
-
 # Versions of HTTP in which a body is announced by a field; None: the server does not tell.
 WITH_BODY_FIELDS = ("1.1", "1.0", None)
 _LENGTH, _ENCODING = b"content-length", b"transfer-encoding"
 _BODY_FIELDS = frozenset((_LENGTH, _ENCODING))
+_FORWARDED = b"x-forwarded-for"
+_NAME = itemgetter(0)  # Of a header field
 
 Scope = Mapping[str, Any]
 Identify = Callable[[Any], "Caller | None"]
 OddityRecorder = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """The result of a user's own ``identify(scope)``."""
 
     user: str
@@ -68,6 +79,8 @@ class Caller:
 
 class RequestClassifier:
     """Builds a Demand from each scope. Never raises, even if the scope is malformed.
+
+    Demands are remembered by what identifies the caller, for as many as ``settings.users.max_users``.
 
     Args:
         settings: identity, proxies, plans, priorities.
@@ -94,6 +107,7 @@ class RequestClassifier:
         self._plans = settings.plans
         self._plan_by_member = {member: plan for plan in self._plans.values() for member in plan.members}
         self._routes = routes
+        self._paths = routes.paths
         self._record_oddity = record_oddity
         self._clock = clock
         self._next_warning_s = -math.inf
@@ -103,68 +117,99 @@ class RequestClassifier:
             self._identify = identity_source.import_identify(settings.callers.identity)
         else:
             self._identify = identity_source.require_synchronous(identify, "identify", "it")
-        self._key_header, self._scheme = identity_source.key_source(settings.callers.identity)
+        # What ``identify`` does not know is known by address, not by key.
+        source = "address" if self._identify is not None else settings.callers.identity
+        self._key_header, self._scheme = identity_source.key_source(source)
         self._priority_header = settings.callers.priority_header.encode() if self._trust != "off" else b""
         self._deadline_header = (settings.callers.deadline_header or "").encode()
         self._slo_s = settings.concurrency.slo_s
         self._precisions = _precisions(settings)
         self._holds_slot = settings.concurrency.websockets is WebSocketMode.SLOT
-        forwarded = b"x-forwarded-for" if self._proxies.reads_header else b""
+        forwarded = _FORWARDED if self._proxies.reads_header else b""
         precision = PRECISION_HEADER if self._precisions else b""
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
         self._wanted = _BODY_FIELDS.union(headers - {b""})
-        self._work_classes: dict[str, OrderedDict[str, str]] = {method: OrderedDict() for method in METHODS}
-        self._by_address = lru_cache(CACHE_ENTRIES)(self._address_identity)
-        self._anonymous_demands = {
-            stated: _DemandCache(partial(self._anonymous_demand, stated)) for stated in KNOWN_PRIORITIES
-        }
+        self._reads_fields = bool(self._key_header or forwarded)  # Whether most requests have a wanted field
+        self._address = lru_cache(CACHE_ENTRIES)(partial(self._identity.hash, "address"))
+        self._client = lru_cache(CACHE_ENTRIES)(self._proxies.client)
+        self._demands = DemandTable(settings.users.max_users)
         # Peers of the first requests, for a service that trusts no proxy.
         self._first_peers: Counter[str] | None = None if settings.callers.trusted_proxies else Counter()
         self._counted_peers = 0
         self._is_forwarded = False  # Whether any of them had a field that proxies add
 
     def demand(self, scope: Scope) -> Demand:
-        """Return the demand of one request."""
-        return self.classify(scope)[0]
+        """Return the demand of one request, exempt or not."""
+        classified = self.classify(scope)
+        if classified is not None:
+            return classified[0]
+        try:
+            return self._classify_fully(scope, self._routes.policy_of(scope))[0]
+        except Exception:  # noqa: BLE001 - as above
+            return self._malformed_demand(scope)
 
-    def classify(self, scope: Scope) -> tuple[Demand, str, int]:  # noqa: C901 - a call costs 1 %
-        """Return the demand of one request, the name of its work class, and its transfer."""
+    def classify(self, scope: Scope) -> tuple[Demand, PathPolicy, int] | None:  # noqa: C901, PLR0912 - a call costs 1 %
+        """Return the demand of one request, the policy of its path, and its transfer; None: it is exempt."""
         try:
-            method = scope["method"]
-            work_class = self._work_classes[method][scope["path"]]
-            # From HTTP/2 on a body needs no field.
-            has_fields = method in WITHOUT_BODY or scope.get("http_version") in WITH_BODY_FIELDS
-            transfer = PLAIN if has_fields else BODY
-        except Exception:  # noqa: BLE001 - not cached, a websocket, or malformed
-            work_class, transfer = work_class_of(scope, self._work_classes), self._transfer(scope)
-        try:
+            try:
+                policy = self._paths[scope["method"]][scope["path"]]
+                client = scope["client"]
+                if policy.root_path != scope["root_path"]:
+                    policy = self._routes.policy_of(scope)
+            except Exception:  # noqa: BLE001 - not cached, a websocket, without optional keys, or malformed
+                policy, client = self._routes.policy_of(scope), scope.get("client")
+            if not policy.is_limited:
+                return None
             if self._first_peers is not None:
                 self._count_peer(scope, self._first_peers)
-            stated = b""
-            wanted, priority_header = self._wanted, self._priority_header
-            anonymous_demands = self._anonymous_demands
-            for name, value in scope["headers"]:
-                if name in wanted:
-                    if name in _BODY_FIELDS:
-                        transfer = BODY if value != b"0" else transfer
-                    # Any other identifying header, or a repeated one, needs the full classification.
-                    elif name != priority_header or value not in anonymous_demands or stated:
-                        return self._classify_fully(scope, work_class, transfer)
-                    else:
-                        stated = value
-            if self._routes.has_routes or self._identify is not None or scope["type"] != "http":
-                return self._classify_fully(scope, work_class, transfer)
-            client = scope.get("client")
-            peer = client[0] if client else ""
-            if len(peer) > MAX_PEER_CHARS:
-                return self._classify_fully(scope, work_class, transfer)
-            return anonymous_demands[stated][peer], work_class, transfer
+            if scope["type"] != "http":
+                return self._classify_fully(scope, policy)
+            transfer, headers, wanted = policy.transfer, scope["headers"], self._wanted
+            peer = identity = client[0] if client else ""
+            stated, has_body = None, False
+            if policy.may_have_body or self._reads_fields or not wanted.isdisjoint(map(_NAME, headers)):
+                key_header, key, forwarded = self._key_header, None, None
+                for name, value in headers:
+                    if name in wanted:
+                        if name in _BODY_FIELDS:
+                            has_body |= value != b"0"
+                        elif name == key_header and key is None and len(value) <= CACHED_LENGTH_MAX:
+                            key = value
+                        elif name == _FORWARDED and forwarded is None and len(value) <= CACHED_LENGTH_MAX:
+                            forwarded = value
+                        elif name == self._priority_header and stated is None and value in KNOWN_PRIORITIES:
+                            stated = value
+                        else:  # a repeated one, or one with a value of its own
+                            return self._classify_fully(scope, policy)
+                if forwarded is not None:
+                    identity = self._client(peer[:MAX_PEER_CHARS], (forwarded,))
+                if key:
+                    identity = (key, identity)
+                # From HTTP/2 on a body needs no field.
+                if policy.may_have_body and scope.get("http_version") not in WITH_BODY_FIELDS:
+                    has_body = True
+            if transfer == BODY and not has_body:
+                transfer = PLAIN
+            caller = None
+            if self._identify is not None:
+                caller = self._call_identify(scope)
+                identity = caller if caller is not None and caller.verified else (caller, identity)
+            if stated or policy.route is not None:
+                identity = (identity, policy.route_key, stated, peer)
+            demand = self._demands.get(identity)
+            if demand is None:
+                member = None if caller is None else self._resolve(caller)
+                demand = self._full_demand(scope, policy.route, member)[0]
+                if len(peer) <= MAX_PEER_CHARS and (member is not None or caller is None):
+                    self._demands.remember(identity, demand)
+            return demand, policy, transfer  # noqa: TRY300 - as above
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
-            self._record_oddity("malformed_scope")
-            anonymous, group = self._by_address("")
-            slot = self._holds_slot or scope.get("type") != "websocket"
-            demand = Demand(self._default, anonymous.user, group=group, holds_slot=slot)
-            return demand, work_class, self._transfer(scope)
+            return self._malformed_demand(scope), MALFORMED, self._transfer(scope)
+
+    def _malformed_demand(self, scope: Scope) -> Demand:
+        self._record_oddity("malformed_scope")
+        slot = self._holds_slot or scope.get("type") != "websocket"
+        return Demand(self._default, self._address(""), group=self._network(""), holds_slot=slot)
 
     def _transfer(self, scope: Scope) -> int:
         if scope.get("type") == "websocket":
@@ -172,18 +217,17 @@ class RequestClassifier:
         has_fields = scope.get("method") in WITHOUT_BODY or scope.get("http_version") in WITH_BODY_FIELDS
         return PLAIN if has_fields else BODY
 
-    def _classify_fully(self, scope: Scope, work_class: str, transfer: int) -> tuple[Demand, str, int]:
-        demand, values, route = self._full_demand(scope)
+    def _classify_fully(self, scope: Scope, policy: PathPolicy) -> tuple[Demand, PathPolicy, int]:
+        """Classify a websocket, or a request whose fields have values of their own, without the table."""
+        stated = None if self._identify is None else self._call_identify(scope)
+        member = None if stated is None else self._resolve(stated)
+        demand, values = self._full_demand(scope, policy.route, member)
+        transfer = policy.transfer
         if scope.get("type") == "websocket":
             transfer = WEBSOCKET if demand.holds_slot else PLAIN
-            return demand, work_class if route is None else route.name, transfer
-        if transfer == PLAIN and (values.get(_LENGTH, b"0") != b"0" or _ENCODING in values):
-            transfer = BODY
-        if route is not None:
-            work_class = route.name
-            if route.slot is not SlotUse.REQUEST:
-                transfer = STREAM if route.slot is SlotUse.STREAM else PLAIN
-        return demand, work_class, transfer
+        elif transfer == BODY and values.get(_LENGTH, b"0") == b"0" and _ENCODING not in values:
+            transfer = self._transfer(scope)
+        return demand, policy, transfer
 
     def _count_peer(self, scope: Scope, peers: Counter[str]) -> None:
         client = scope.get("client")
@@ -197,29 +241,31 @@ class RequestClassifier:
                 self._record_oddity("behind_proxy")
                 LOGGER.warning(identity_source.WARNING)
 
-    def _anonymous_demand(self, stated: bytes, peer: str) -> Demand:
-        """Build the demand of a caller known only by address and stated priority; it never varies."""
-        headers = [(self._priority_header, stated)] if stated else []
-        return self._full_demand({"type": "http", "headers": headers, "client": (peer, 0)})[0]
+    def _full_demand(
+        self, scope: Scope, route: RoutePolicy | None, member: Caller | None
+    ) -> tuple[Demand, Mapping[bytes, bytes]]:
+        """Return the demand of a request, and the values of the headers read; the first of a name counts.
 
-    def _full_demand(self, scope: Scope) -> tuple[Demand, Mapping[bytes, bytes], RoutePolicy | None]:
-        """Return the demand of a request, the values of the headers read, and the policy of its route."""
+        ``member`` is the caller that ``identify`` has named, under its hashed identity.
+        """
         values: dict[bytes, bytes] = {}
         forwarded: list[bytes] = []
         for name, value in scope["headers"]:
             if name in self._wanted:
-                if name == b"x-forwarded-for":
+                if name == _FORWARDED:
                     forwarded.append(value)
                 else:
                     values.setdefault(name, value)
         client = scope.get("client")
         peer = client[0][:MAX_PEER_CHARS] if client else ""
-        caller, address, group = self._caller(scope, values, self._proxies.client(peer, forwarded))
+        address = self._proxies.client(peer, forwarded)
+        caller = member or self._key_caller(values)
+        limits_address = caller is not None and not caller.verified
+        if caller is None:
+            caller = self._member(self._address(address)) or Caller(self._address(address))
         fixed = caller.priority
-        cost, route, route_name, slo_s = 1.0, None, None, None
+        cost, route_name, slo_s = 1.0, None, None
         holds_slot = scope.get("type") != "websocket" or self._holds_slot
-        if self._routes.has_routes:
-            route = self._routes.match(path_of(scope), scope.get("method") or "GET")
         if route is not None:
             cost, route_name, slo_s = route.cost, route.name, route.slo_s
             holds_slot = holds_slot and route.slot is not SlotUse.NONE
@@ -236,13 +282,14 @@ class RequestClassifier:
             cost,
             plan=caller.plan,
             route=route_name,
-            address=address,
-            group=group,
+            address=self._address(address) if limits_address else "",
+            group=address,
             slo_s=self._objective(values.get(self._deadline_header), slo_s),
             holds_slot=holds_slot,
             precision=label if label in self._precisions else "",  # empty: the service has no such variant
         )
-        return demand, values, route
+        demand.group_of = self._network
+        return demand, values
 
     def _objective(self, stated: bytes | None, slo_s: float | None) -> float | None:
         """Return the seconds that the response may take. A client may shorten its objective only."""
@@ -258,30 +305,34 @@ class RequestClassifier:
         least = self._slo_s if slo_s is None else slo_s
         return wanted if least is None else min(wanted, least)
 
-    def _caller(self, scope: Scope, values: Mapping[bytes, bytes], client: str) -> tuple[Caller, str, str]:
-        """Return the caller under its hashed identity, the address to limit beside it, and the group."""
-        by_address, group = self._by_address(client)
-        caller, unverified = by_address, False
-        if self._identify is not None:
-            stated = self._call_identify(scope)
-            if stated is not None:
-                caller, unverified = stated, not stated.verified
-        elif self._key_header:
-            key = _text(values.get(self._key_header, b""))
-            if self._scheme:
-                scheme, _, key = key.partition(" ")
-                key = key.strip() if scheme.lower() == self._scheme else ""
-            if key:
-                user = self._identity.hash("key", key)
-                known = self._member(user)
-                caller, unverified = known or Caller(user), known is None
-        return caller, by_address.user if unverified else "", group
+    def _key_caller(self, values: Mapping[bytes, bytes]) -> Caller | None:
+        """Return the caller of a key in a header; None without one."""
+        key = _text(values.get(self._key_header, b"")) if self._key_header else ""
+        if self._scheme:
+            scheme, _, key = key.partition(" ")
+            key = key.strip() if scheme.lower() == self._scheme else ""
+        if not key:
+            return None
+        user = self._identity.hash("key", key)
+        return self._member(user) or Caller(user)
 
     def _call_identify(self, scope: Scope) -> Caller | None:
+        """Return what ``identify`` says of a request; None if it says nothing, or fails."""
         try:
-            caller = self._identify(scope) if self._identify is not None else None
+            caller: Any = self._identify(scope) if self._identify is not None else None
             if caller is None or not caller.user:
                 return None
+            if caller.__class__ is not Caller:
+                caller = Caller(caller.user, caller.plan, caller.priority, bool(caller.verified))
+            hash(caller)
+        except Exception as error:  # noqa: BLE001 - it is the user's code
+            self._warn(error)
+            return None
+        return caller  # type: ignore[no-any-return]
+
+    def _resolve(self, caller: Caller) -> Caller | None:
+        """Return a caller under its hashed identity, with its plan's priority; None: it makes no sense."""
+        try:
             user = self._identity.hash("user", caller.user)
             plan = self._plans.get(caller.plan) if caller.plan is not None else None
             if caller.plan is None and caller.verified:
@@ -290,12 +341,12 @@ class RequestClassifier:
             priority = plan.priority if plan is not None and caller.priority is None else caller.priority
             return Caller(user, name, None if priority is None else Priority(priority), bool(caller.verified))
         except Exception as error:  # noqa: BLE001 - it is the user's code
-            self._record_oddity("identify_failed")
             self._warn(error)
             return None
 
     def _warn(self, error: Exception) -> None:
-        """Log the place where ``identify`` failed. The error's text is omitted: it may hold client data."""
+        """Count a failure of ``identify``, and log its place; the error's text may hold client data."""
+        self._record_oddity("identify_failed")
         now = self._clock()
         if now >= self._next_warning_s:
             self._next_warning_s = now + WARNING_INTERVAL_S
@@ -315,29 +366,34 @@ class RequestClassifier:
         trusted = self._trust == "any" or (self._trust == "proxy" and self._proxies.trusts(peer))
         return stated if raises and trusted else max(priority, stated)
 
-    def _address_identity(self, client: str) -> tuple[Caller, str]:
-        user = self._identity.hash("address", client)
-        group = self._identity.hash("group", overflow_group(client))
-        return self._member(user) or Caller(user, verified=True), group
+    def _network(self, address: str) -> str:
+        """Return the identity of the network of an address."""
+        return self._identity.hash("group", overflow_group(address))
 
     def _member(self, user: str) -> Caller | None:
         plan = self._plan_by_member.get(user)
         return Caller(user, plan.name, plan.priority, verified=True) if plan is not None else None
 
 
-class _DemandCache(dict[str, Demand]):
-    """Cache of demands by address. Cheaper than an ``lru_cache``, which maintains an order."""
+class DemandTable(dict[Hashable, Demand]):
+    """Demands by what identifies their callers; a full table forgets its oldest entry."""
 
-    def __init__(self, make: Callable[[str], Demand]) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self._make = make
+        self._most = most
+        self._keys: list[Hashable] = []  # In a ring once the table is full
+        self._oldest = 0
 
-    def __missing__(self, peer: str) -> Demand:
-        # Clearing everything is rare and cheaper per lookup than an eviction order.
-        if len(self) >= CACHE_ENTRIES:
-            self.clear()
-        demand = self[peer] = self._make(peer)
-        return demand
+    def remember(self, key: Hashable, demand: Demand) -> None:
+        """Add a demand."""
+        if len(self._keys) < self._most:
+            self._keys.append(key)
+        else:
+            at = self._oldest
+            self.pop(self._keys[at], None)
+            self._keys[at] = key
+            self._oldest = (at + 1) % self._most
+        self[key] = demand
 
 
 def _text(value: bytes) -> str:

@@ -10,11 +10,11 @@ import anyio
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
-from autoglm_throttle.asgi.callers import BODY, STREAM, WEBSOCKET, Identify, RequestClassifier
+from autoglm_throttle.asgi.callers import Identify, RequestClassifier
 from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete, replay
 from autoglm_throttle.asgi.response_tracker import ResponseTracker, WatchedStream, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
-from autoglm_throttle.asgi.routes import RouteTable, is_ambiguous, is_preflight, path_of
+from autoglm_throttle.asgi.routes import BODY, STREAM, WEBSOCKET, RouteTable, path_of
 from autoglm_throttle.asgi.scope import (
     CLIENT_DISCONNECTS,
     MARKER,
@@ -85,14 +85,13 @@ class ThrottleMiddleware:
     def _prepare(self, throttle: Throttle, identify: Identify | None) -> None:
         self.throttle = throttle
         settings = throttle.settings
-        self._routes = RouteTable(settings.routes)
+        self._routes = RouteTable(settings.routes, settings.callers.exempt_paths)
         self._classifier = RequestClassifier(
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
         self._response_builder = ResponseBuilder(settings.responses)
         self._send_rejection = self._response_builder.send_rejection
         self.slot_watch: SlotWatch = SlotWatch(throttle)
-        self._exempt = frozenset(settings.callers.exempt_paths)
         self._marks = marks.Marks(self.app, self._routes)
         self._gives_advice = settings.quota.quotas
         self._nested_warned = False
@@ -101,27 +100,27 @@ class ThrottleMiddleware:
         # It imports all guards, which are not needed without a breaker.
         from autoglm_throttle.asgi.app_breaker import AppBreaker
 
-        demand, send_rejection = self._classifier.demand, self._send_rejection
-        self.app = self._breaker = AppBreaker(self.app, self.throttle, name, demand, send_rejection)
+        self.app = self._breaker = AppBreaker(self.app, self.throttle, name, self._send_rejection)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
         """Handle one connection."""
-        if not self._is_limited(scope):
+        throttle, marked = self.throttle, scope.get(MARKER)
+        classified = None
+        if marked is None or not self._is_charged(marked):
+            classified = self._classifier.classify(scope)
+        if classified is None:
             await self._pass_through(scope, receive, send)
             return
-        throttle, breaker = self.throttle, self._breaker
-        buffered: BufferedReceive | None = None
-        body: RequestBody | None = None
-        if breaker is None:
-            demand, work_class, transfer = self._classifier.classify(scope)
-        elif not breaker.is_quiet and await breaker.applies_to(scope, send):
-            return
-        else:
-            demand, work_class, transfer = self._classifier.classify(scope)
+        demand, policy, transfer = classified
+        breaker, admission = self._breaker, throttle.admission
+        if breaker is not None:
+            if not breaker.is_quiet and await breaker.applies_to(scope, send, demand):
+                return
             demand = breaker.provisional(demand)
-        admission = throttle.admission
         if admission.has_leases:
             await admission.ensure_lease(demand)
+        buffered: BufferedReceive | None = None
+        body: RequestBody | None = None
         permit: Permit | Ticket | Rejection | None = None
         if transfer and demand.holds_slot:
             if transfer == BODY:
@@ -131,14 +130,14 @@ class ThrottleMiddleware:
                 else:
                     buffered = body = RequestBody(receive, self.slot_watch)
                     receive = body.receive
-                    permit = await self._admit_body(body, first, demand, work_class, scope, send)
+                    permit = await self._admit_body(body, first, demand, policy.work_class, scope, send)
                     if permit is None:
                         return
             elif transfer == STREAM:
                 buffered = body = RequestBody(receive, self.slot_watch, is_stream=True)
                 receive = body.receive
         if permit is None:
-            permit = admission.try_admit(demand, work_class)
+            permit = admission.try_admit(demand, policy.work_class)
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
                 if permit.was_queued:
@@ -151,16 +150,15 @@ class ThrottleMiddleware:
             if not isinstance(permit, Permit):
                 await self._reject(scope, send, permit)
                 return
-        if MARKER in scope:
-            self._store_verdict(scope, permit)
-        else:
+        if marked is None:
             scope[MARKER] = {throttle: permit}
-        root_path = scope.get("root_path")
+        else:
+            self._store_verdict(scope, permit)
         if transfer == WEBSOCKET:
             receive, send = WatchedStream(self.slot_watch, permit, may_be_idle=False).wrap(receive, send)
-        tracker = ResponseTracker(send, permit, self._response_builder, self.slot_watch, transfer == STREAM)
+        tracker = ResponseTracker(send, permit, self._response_builder, self.slot_watch)
         if body is not None:
-            tracker.body = body
+            tracker.body, tracker.is_stream = body, transfer == STREAM
             body.attach(permit, partial(tracker.end_slow_body, scope))
         try:
             if self._gives_advice:
@@ -182,9 +180,8 @@ class ThrottleMiddleware:
                 permit.settle(Outcome.NEUTRAL if scope["type"] == "http" else Outcome.SUCCESS)
             if buffered is not None:
                 buffered.close()
-            endpoint = scope.get("endpoint")
-            if endpoint is not None:
-                self._check_mark(scope, root_path)
+            if "endpoint" in scope:
+                self._check_mark(scope, policy.root_path)
 
     async def _admit_body(
         self, body: RequestBody, first: BegunCall, demand: Demand, work_class: str, scope: Scope, send: Send
@@ -254,30 +251,16 @@ class ThrottleMiddleware:
             if self._breaker is None or not await self._breaker.replaces(scope, send, rejection):
                 await self._send_rejection(scope, send, rejection.decision)
 
-    def _store_verdict(self, scope: Scope, verdict: Permit | Rejection) -> None:
+    def _store_verdict(self, scope: Scope, verdict: Permit | Rejection | None) -> None:
         charged = scope.get(MARKER)
         if isinstance(charged, dict):
             charged[self.throttle] = verdict
         else:
             scope[MARKER] = {self.throttle: verdict}
 
-    def _is_limited(self, scope: Scope) -> bool:
-        """Whether the limits apply to the connection. They do if the scope is malformed."""
-        kind = scope.get("type")
-        if kind != "http" and kind != "websocket":  # noqa: PLR1714 - a set would hash what the server sent
-            return False
-        try:
-            if MARKER in scope and self.throttle in scope[MARKER]:
-                return False
-            path = path_of(scope) if scope.get("root_path") else scope["path"]
-            if path in self._exempt or (scope.get("method") == "OPTIONS" and is_preflight(scope)):
-                return False
-            if not self._routes.has_routes:
-                return True
-            route = self._routes.match(path, scope.get("method") or "GET")
-        except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
-            return True
-        return route is None or not route.exempt or is_ambiguous(path)
+    def _is_charged(self, marked: object) -> bool:
+        """Whether this throttle has decided on the request already. Not if the scope is malformed."""
+        return isinstance(marked, dict) and self.throttle in marked
 
     async def _pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run connections that are exempt, already charged by this throttle, or no requests."""
@@ -286,17 +269,18 @@ class ThrottleMiddleware:
             await self._lifespan(scope, receive, send)
         elif kind != "http" and kind != "websocket":  # noqa: PLR1714 - what the server sent may not be hashable
             await self.app(scope, receive, send)
-        elif self.throttle in scope.setdefault(MARKER, {}):  # charged by an outer middleware
+        elif self._is_charged(scope.get(MARKER)):  # by an outer middleware
             self._warn_nested()
             await self.app(scope, receive, send)
         else:
             self.throttle.admission.record_exempt()
-            scope[MARKER][self.throttle] = None
+            self._store_verdict(scope, None)
             root_path = scope.get("root_path")
             try:
                 await self.app(scope, receive, send)
             finally:
-                self._check_mark(scope, root_path)
+                if "endpoint" in scope:
+                    self._check_mark(scope, root_path)
 
     def _record_oddity(self, name: str) -> None:
         self.throttle.admission.record_oddity(name)
@@ -309,7 +293,7 @@ class ThrottleMiddleware:
             )
 
     def _check_mark(self, scope: Scope, root_path: str | None) -> None:
-        if not (self._marks.has_marks or hasattr(scope.get("endpoint"), marks.ATTRIBUTE)):
+        if not (self._marks.has_marks or hasattr(scope["endpoint"], marks.ATTRIBUTE)):
             return
         try:
             path = path_of({"path": scope["path"], "root_path": root_path})

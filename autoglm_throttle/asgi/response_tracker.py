@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable
-from dataclasses import dataclass
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import RequestBody
-from autoglm_throttle.asgi.responses import EXPOSED_FIELDS, LEGACY_NAMES, ResponseBuilder, send_body_timeout
+from autoglm_throttle.asgi.responses import ResponseBuilder, send_body_timeout
 from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send
 from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot
 from autoglm_throttle.resilience.fallback import DegradedAnswer, degraded_answers
 from autoglm_throttle.types import Outcome
 
 SWITCHING_PROTOCOLS = 101  # The status of an accepted websocket
-THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 
 _EVENT = (b"e", b"E")  # First letter of the subtype ``event-stream``
 # Client errors that may be due to the load: their time counts as that of the work.
@@ -103,22 +101,23 @@ class WatchedStream(WatchedSlot):
             self._watch.learn_idle(self.permit.work_class.name, idle=idle)
 
 
-@dataclass(slots=True, eq=False)
 class ResponseTracker:
-    """Wraps ``send``: adds the header fields, and settles the permit at the last byte.
+    """Wraps ``send``: adds the header fields, and settles the permit at the last byte."""
 
-    The responses of a stream's route may be idle.
-    """
-
-    _send: Send
-    _permit: Permit
-    _response_builder: ResponseBuilder
-    _watch: SlotWatch
-    _is_stream: bool
+    # Defaults of what few requests have; an attribute of the object costs each of them a store.
+    status: int = 0  # Status of the response; 0: it has not begun
+    client_disconnected: bool = False  # Whether the client has left, or was left
+    body: RequestBody | None = None  # Body of the request, if the app reads it while it works
+    is_stream: bool = False  # Whether the response belongs to a stream's route, and may be idle
     _stream: WatchedStream | None = None
-    body: RequestBody | None = None  # body of the request, if the app reads it while it works
-    status: int = 0  # status of the response; 0: it has not begun
-    client_disconnected: bool = False  # whether the client has left, or was left
+
+    def __init__(
+        self, send: Send, permit: Permit, response_builder: ResponseBuilder, watch: SlotWatch
+    ) -> None:
+        self._send = send
+        self._permit = permit
+        self._response_builder = response_builder
+        self._watch = watch
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - a call costs 1 %
         """Forward a message. Not a coroutine itself: that would cost one more for each message."""
@@ -141,14 +140,14 @@ class ResponseTracker:
                 name, value = headers[0]
                 if (
                     name != b"content-length"
-                    and (self._is_stream or name != b"content-type" or value[5:6] in _EVENT)
+                    and (name != b"content-type" or value[5:6] in _EVENT or self.is_stream)
                     and kind == "http.response.start"
-                    and (self._is_stream or _is_event_stream(headers))
+                    and (self.is_stream or _is_event_stream(headers))
                 ):
                     self._new_stream(may_be_idle=True)  # it may be idle before its first part
-            fields = self._response_builder.fields(self._permit.decision)
-            if fields:
-                message = _with_fields(message, fields)
+            verdict = self._permit.verdict
+            if verdict:
+                message = self._response_builder.add_fields(message, verdict)
         elif not self._permit.settled and (
             kind == "http.response.pathsend"
             or (kind == "http.response.zerocopysend" and not message.get("more_body"))
@@ -188,7 +187,7 @@ class ResponseTracker:
         size = len(message.get("body") or b"")
         try:
             if size:
-                stream = self._stream or self._new_stream(may_be_idle=self._is_stream)
+                stream = self._stream or self._new_stream(may_be_idle=self.is_stream)
                 await stream.send(self._send, message, size)
             else:  # it is no progress
                 await self._send(message)
@@ -208,21 +207,6 @@ def _is_event_stream(headers: list[tuple[bytes, bytes]]) -> bool:
         if name == b"content-type" or name.lower() == b"content-type":  # mostly in lower case already
             return b"text/event-stream" in value.lower()
     return False
-
-
-def _with_fields(message: Message, fields: list[tuple[bytes, bytes]]) -> Message:
-    """Return a copy with our fields; the app's own fields of the same name win."""
-    headers = message.get("headers")
-    if headers.__class__ is not list:
-        headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
-    for name, _ in headers:
-        if name in THROTTLE_FIELDS:
-            taken = {name for name, _ in headers}
-            fields = [field for field in fields if field[0] not in taken]
-            break
-    message = message.copy()
-    message["headers"] = headers + fields
-    return message
 
 
 async def degraded_header(app: App, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil, isfinite, isinf
 
 from autoglm_throttle.admission.counters import REPLACEABLE
-from autoglm_throttle.asgi.scope import Scope, Send, attribute_to_throttle
+from autoglm_throttle.asgi.scope import Message, Scope, Send, attribute_to_throttle
+from autoglm_throttle.limiting.decisions import Usages, decision_of
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
-from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, Reason
+from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, LimitStatus, Reason, UserLimit
 
 TRY_AGAIN_LATER = 1013  # WebSocket close code (IANA registry, RFC 6455): the server is overloaded
 
@@ -58,6 +59,7 @@ EXPOSED_FIELDS = (  # Every field name that a response may carry, for Access-Con
     *("x-degraded", "x-should-retry"),
 )
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
+THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 
 _NO_RETRY = (b"x-should-retry", b"false")
 _PROBLEM = (b"content-type", b"application/problem+json")
@@ -92,27 +94,58 @@ class ResponseBuilder:
         self._templates: dict[str, _ResponseTemplate] = {}
         self._bodies: dict[tuple[str, int], bytes] = {}
 
-    def fields(self, decision: Decision) -> list[Field]:
-        """Return the fields of an admitted response; empty if no user limit applies."""
-        if not decision.window_s or not self._sends_limit_fields:
-            return []
-        template = self._templates.get(decision.policy)
-        if template is None or template.limit != decision.limit:
-            template = self._template(decision.policy, decision.limit, decision.window_s)
-        state = template.item(decision.remaining, ceil(decision.reset_after_s))
-        if decision.others or self._sends_legacy_fields:
-            return self._all_limit_fields(decision, template, state)
-        return [template.field, (b"ratelimit", state)]
+    def add_fields(self, message: Message, verdict: Usages | Decision) -> Message:
+        """Return the start of an admitted response with our fields; the app's own of the same name win.
 
-    def _all_limit_fields(self, decision: Decision, template: _ResponseTemplate, state: bytes) -> list[Field]:
-        """Return both fields with the deciding limit first, the others after it, then the legacy fields."""
-        policy = template.policy
-        for other in decision.others:
-            other_template = self._template(other.name, other.limit, other.window_s)
-            policy += b", " + other_template.policy
-            state += b", " + other_template.item(other.remaining, ceil(other.reset_s))
-        fields = [(b"ratelimit-policy", policy), (b"ratelimit", state)]
-        return fields + _legacy(decision) if self._sends_legacy_fields else fields
+        It is the same message if no user limit applies.
+        """
+        if not self._sends_limit_fields:
+            return message
+        if isinstance(verdict, tuple) and len(verdict) == 1:
+            limit, remaining, reset_s = verdict[0]
+            template = self._templates.get(limit.name)
+            if template is None or template.limit != limit.limit:
+                template = self._template(limit.name, limit.limit, limit.window_s)
+            fields = [template.field, (b"ratelimit", template.item(remaining, ceil(reset_s)))]
+        else:
+            fields = self._limit_fields(
+                [(each, each.remaining, each.reset_s) for each in verdict.limits]
+                if isinstance(verdict, Decision)
+                else verdict
+            )
+        if self._sends_legacy_fields and fields:
+            fields += _legacy(decision_of(verdict))
+        headers = message.get("headers")
+        if headers.__class__ is not list:
+            headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
+        for name, _ in headers:
+            if name in THROTTLE_FIELDS:
+                taken = {name for name, _ in headers}
+                fields = [field for field in fields if field[0] not in taken]
+                break
+        message = message.copy()
+        message["headers"] = headers + fields
+        return message
+
+    def _limit_fields(
+        self,
+        usages: Iterable[tuple[UserLimit | LimitStatus, float, float]],
+        policy: bytes = b"",
+        state: bytes = b"",
+    ) -> list[Field]:
+        """Return both fields of some limits, the deciding one first, behind the items that are given."""
+        templates = self._templates
+        for limit, remaining, reset_s in usages:
+            template = templates.get(limit.name)
+            if template is None or template.limit != limit.limit:
+                template = self._template(limit.name, limit.limit, limit.window_s)
+            item = template.item(remaining, ceil(reset_s))
+            if state:
+                policy += b", " + template.policy
+                state += b", " + item
+            else:
+                policy, state = template.policy, item
+        return [(b"ratelimit-policy", policy), (b"ratelimit", state)] if state else []
 
     def rejection(self, decision: Decision) -> tuple[int, list[Field], bytes]:
         """Return status, fields and body for a rejection."""
@@ -146,10 +179,13 @@ class ResponseBuilder:
             template = self._template(decision.policy, decision.limit, decision.window_s)
             remaining = 0 if seconds else decision.remaining
             state = template.item(remaining, seconds or ceil(decision.reset_after_s))
-            if decision.others or self._sends_legacy_fields:
-                fields += self._all_limit_fields(decision, template, state)
+            if decision.others:
+                others = ((each, each.remaining, each.reset_s) for each in decision.others)
+                fields += self._limit_fields(others, template.policy, state)
             else:
                 fields += (template.field, (b"ratelimit", state))
+            if self._sends_legacy_fields:
+                fields += _legacy(decision)
         return status, fields, body
 
     async def send_rejection(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:

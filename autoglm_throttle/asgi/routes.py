@@ -5,20 +5,27 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.settings.route_policy import RouteTrie
+from autoglm_throttle.types import SlotUse
 
 # Clients choose concrete paths, so the caches need bounds.
 MAX_CACHED_MATCHES: Final = 8192  # Paths with a cached policy
-MAX_CACHED_PATHS: Final = 8192  # Paths of one method with a cached name
+MAX_CACHED_PATHS: Final = 8192  # Paths of one method with cached policies
 MAX_CACHED_CHARS: Final = 256  # Of path and method together; longer ones are matched anew each time
 
 MAX_LITERAL_CHARS: Final = 19  # Characters of a segment that is no id; a UUID has 32 or 36
 
 _READ_CHARS: Final = 256  # Characters of a path that are read: a client may send kilobytes of slashes
+
+# Transfer of a request: complete with its head; with a body; of a route that declares streams; a websocket
+# that holds a slot.
+PLAIN, BODY, STREAM, WEBSOCKET = range(4)
+_TRANSFERS: Final = {SlotUse.REQUEST: BODY, SlotUse.STREAM: STREAM, SlotUse.NONE: PLAIN}
 
 WITHOUT_BODY: Final = ("GET", "HEAD")
 WEBSOCKET_METHOD: Final = "WEBSOCKET"
@@ -32,6 +39,23 @@ _AMBIGUOUS: Final = re.compile(r"//|\n|/\.{1,2}(?:[/;]|$)")
 _Search = Callable[[str, str], RoutePolicy | None]
 
 
+@dataclass(slots=True, eq=False)
+class PathPolicy:
+    """What the method and the path of a request decide."""
+
+    route: RoutePolicy | None
+    work_class: str
+    is_limited: bool  # False: it is exempt
+    transfer: int  # `BODY` stands for a body if it has one
+    may_have_body: bool  # Whether a body is usual: the method is not GET or HEAD
+    root_path: str  # The prefix that was removed from the path
+    route_key: object = None  # Equal for equal routes; another one once marks have been learned
+
+
+NO_REQUEST: Final = PathPolicy(None, "", False, PLAIN, False, "")  # Policy of a lifespan
+MALFORMED: Final = PathPolicy(None, "", True, BODY, True, "")  # Policy of a scope that cannot be read
+
+
 class RouteTable:
     """Policies by path and method; the first match in listed order wins.
 
@@ -39,9 +63,15 @@ class RouteTable:
     Policies learned from marks come after the configured ones, so configuration wins.
     """
 
-    def __init__(self, routes: Iterable[RoutePolicy] = ()) -> None:
+    def __init__(self, routes: Iterable[RoutePolicy] = (), exempt_paths: Iterable[str] = ()) -> None:
         self._routes = list(routes)
         self._configured = len(self._routes)
+        self._exempt_paths = frozenset(exempt_paths)
+        self._generation = 0
+        # Policies by method and path as sent; a full cache forgets its oldest path.
+        # Those of OPTIONS depend on the fields of the request.
+        cached = (method for method in METHODS if method != "OPTIONS")
+        self.paths: dict[str, OrderedDict[str, PathPolicy]] = {method: OrderedDict() for method in cached}
         self._index()
 
     def learn(self, routes: Iterable[RoutePolicy]) -> None:
@@ -54,7 +84,43 @@ class RouteTable:
         search = self._cached if len(path) + len(method) <= MAX_CACHED_CHARS else self._search
         return search(path, method)
 
+    def policy_of(self, scope: Mapping[str, Any]) -> PathPolicy:
+        """Return what the path of a request decides, from `paths` if it is there."""
+        kind = scope.get("type")
+        if kind != "http" and kind != "websocket":  # noqa: PLR1714 - a set would hash what the server sent
+            return NO_REQUEST
+        try:
+            method = WEBSOCKET_METHOD if kind == "websocket" else scope["method"]
+            sent: str = scope["path"]
+            root_path: str = scope.get("root_path") or ""
+            known = self.paths.get(method)
+            policy = None if known is None else known.get(sent)
+            if policy is None or policy.root_path != root_path:
+                policy = self._new_policy(scope, method, root_path)
+                if known is not None and len(sent) <= MAX_CACHED_CHARS:
+                    if sent not in known and len(known) >= MAX_CACHED_PATHS:
+                        known.popitem(last=False)
+                    known[sent] = policy
+        except Exception:  # noqa: BLE001 - the limits must hold all the same
+            return MALFORMED
+        return policy
+
+    def _new_policy(self, scope: Mapping[str, Any], method: str, root_path: str) -> PathPolicy:
+        path = path_of(scope)
+        route = self.match(path, scope.get("method") or "GET") if self.has_routes else None
+        exempt = path in self._exempt_paths or (route is not None and route.exempt and not is_ambiguous(path))
+        exempt = exempt or (method == "OPTIONS" and is_preflight(scope))
+        name = _name(method if method in METHODS else "*", path) if route is None else route.name
+        slot = SlotUse.REQUEST if route is None else route.slot
+        key = None if route is None else (route.name, self._generation)
+        return PathPolicy(
+            route, name, not exempt, _TRANSFERS[slot], method not in WITHOUT_BODY, root_path, key
+        )
+
     def _index(self) -> None:
+        self._generation += 1
+        for known in self.paths.values():
+            known.clear()
         self.has_routes: bool = bool(self._routes)  # Whether there is any policy
         self._search: _Search = _search_in(list(self._routes))
         self._cached: _Search = lru_cache(MAX_CACHED_MATCHES)(self._search)
@@ -90,28 +156,6 @@ def path_of(scope: Mapping[str, Any]) -> str:
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in {"/", ""}:
         return path[len(root) :] or "/"
     return path
-
-
-def work_class_of(scope: Mapping[str, Any], cached: Mapping[str, OrderedDict[str, str]]) -> str:
-    """Return the name of a request's work class; empty if the scope is malformed.
-
-    Names are cached by method and path as sent, for the methods that ``cached`` begins with. A full cache
-    forgets its oldest path.
-    """
-    try:
-        method = WEBSOCKET_METHOD if scope["type"] == "websocket" else scope["method"]
-        sent: str = scope["path"]
-        names = cached.get(method)
-        name = None if names is None else names.get(sent)
-        if name is None:
-            name = _name("*" if names is None else method, path_of(scope))
-            if names is not None and len(sent) <= MAX_CACHED_CHARS:
-                if len(names) >= MAX_CACHED_PATHS:
-                    names.popitem(last=False)
-                names[sent] = name
-    except Exception:  # noqa: BLE001 - a scope may hold anything
-        return ""
-    return name
 
 
 def _name(method: str, path: str) -> str:

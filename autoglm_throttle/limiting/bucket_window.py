@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoglm_throttle.limiting.decisions import OK, rejection, seconds_until
+from autoglm_throttle.limiting.decisions import Usage, Usages, rejection, seconds_until
 from autoglm_throttle.types import SUB_BUCKETS, Decision, UserLimit
 
 COUNTED_BUCKETS = SUB_BUCKETS + 1  # Buckets that count: the present one, and the 60 before it
@@ -49,37 +49,45 @@ class BucketWindow:
         """Apply other units from now on, at most the largest digit; the window is the same."""
         (self._limit,) = limits
 
-    def test(
-        self, ring: BucketRing, units: int, now: float, more: Sequence[int] | None = None
-    ) -> list[Decision]:
-        """Return the limit's decision on ``units`` and ``more``; a list of one; charges nothing."""
-        if more is not None:
-            units += more[0]
-        limit, width_us = self._limit, self._width_us
-        bucket = self._bucket(now)
-        last, counts = ring.last, self._counts(ring, bucket)
-        if counts and last > bucket:
-            bucket = last
-        used = self._sum(counts)
-        oldest = (counts.bit_length() - 1) // self._bits if counts else 0
-        reset_s = (bucket - oldest + COUNTED_BUCKETS) * width_us / 1e6 - now
+    def test(self, ring: BucketRing, units: int, now: float) -> Usages | Decision:
+        """Return the limit's decision on ``units``; charges nothing.
+
+        Counts that have left the window are dropped: a clock that goes back counts as standing still.
+        """
+        bucket, counts = int(now * 1e6 // self._width_us), ring.counts
+        if bucket > ring.last or not counts:
+            counts = self._counts(ring, bucket)
+            ring.last = bucket  # first: broken off in between by a fork, units stay longer
+            ring.counts = counts
+        limit = self._limit
+        used = counts % self._full or (self._full if counts else 0)  # as `_sum`, without the call
         remaining = limit.limit - used - units
-        if remaining >= 0:
-            name, most = limit.name, limit.limit
-            return [Decision(True, OK, "", name, most, remaining, 0.0, reset_s, limit.window_s)]
+        if remaining < 0:
+            return self._rejection(counts, ring.last, units, now)
+        oldest = (counts.bit_length() - 1) // self._bits if counts else 0
+        return ((limit, remaining, (ring.last - oldest + COUNTED_BUCKETS) * self._width_us / 1e6 - now),)
+
+    def test_each(
+        self, ring: BucketRing, units: int, now: float, more: Sequence[int] | None = None
+    ) -> list[Usage | Decision]:
+        """Return the limit's decision on ``units`` and ``more``; a list of one; charges nothing."""
+        verdict = self.test(ring, units if more is None else units + more[0], now)
+        return [verdict if isinstance(verdict, Decision) else verdict[0]]
+
+    def _rejection(self, counts: int, last: int, units: int, now: float) -> Decision:
+        limit, width_us, used = self._limit, self._width_us, self._sum(counts)
+        oldest = (counts.bit_length() - 1) // self._bits if counts else 0
+        reset_s = (last - oldest + COUNTED_BUCKETS) * width_us / 1e6 - now
         wait = math.inf
         if units <= limit.limit:
-            leaves = bucket - self._oldest_with(counts, -remaining, oldest) + COUNTED_BUCKETS
+            excess = used + units - limit.limit
+            leaves = last - self._oldest_with(counts, excess, oldest) + COUNTED_BUCKETS
             wait = seconds_until(_shown_at(leaves * width_us), now)
-        return [rejection(limit, used, reset_s if used else 0.0, wait)]
+        return rejection(limit, used, reset_s if used else 0.0, wait)
 
-    def charge(self, ring: BucketRing, units: int, now: float) -> None:
-        """Charge ``units``; a clock that went back counts as standing still."""
-        bucket = self._bucket(now)
-        counts = self._counts(ring, bucket)
-        if bucket > ring.last or not counts:
-            ring.last = bucket
-        ring.counts = counts + units
+    def charge(self, ring: BucketRing, units: int, now: float) -> None:  # noqa: ARG002 - as of other layouts
+        """Charge ``units`` that `test` has just allowed at ``now``."""
+        ring.counts += units
 
     def refund(self, ring: BucketRing, units: int, charged_at: float, now: float) -> bool:
         """Remove units from the bucket in which they were charged; return whether all were still present."""

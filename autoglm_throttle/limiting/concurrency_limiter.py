@@ -235,24 +235,26 @@ class AdaptiveConcurrencyLimiter:
         work_class, slot = holder.work_class, holder.slot
         holder.slot = NO_SLOT
         work_class.in_flight -= 1
-        lasted_s = now - holder.started_s
         if slot > PAUSED:
+            lasted_s = now - holder.started_s
             self.in_flight -= 1
             period.starts_s -= now
         elif slot == PAUSED:
             lasted_s = holder.started_s
             self._end_pause(work_class)
+        else:
+            lasted_s = now - holder.started_s
         if outcome is not _SUCCESS and not self._is_measured(outcome, lasted_s, work_class, now):
             return
         if client_error:
             work_class = self.work_classes.client_errors
-        elif slot == QUIET and work_class.done < QUIET_PER_PERIOD:
-            self._record_quiet(work_class, holder.started_s, lasted_s)
-        if not work_class.done:
+        done = work_class.done
+        if not done:
             period.ended.append(work_class)
             self._first_end_s = min(self._first_end_s, now)
-        period.done += 1
-        work_class.done += 1
+        if slot == QUIET and done < QUIET_PER_PERIOD and not client_error:
+            self._record_quiet(work_class, holder.started_s, lasted_s)
+        work_class.done = done + 1
         work_class.total_s += lasted_s
 
     def pause(self, holder: SlotHolder, now: float) -> None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
-from autoglm_throttle.types import ControlCause, ControlState, Decision, Reason, UserLimit
+from autoglm_throttle.types import ControlCause, ControlState, Decision, LimitStatus, Reason, UserLimit
+
+# A user limit after a charge: its units left, and the seconds until the oldest unit that it counts leaves.
+Usage: TypeAlias = tuple[UserLimit, int, float]
+
+# Those of an admitted request, the fullest limit first; empty: no user limit applies. A `Decision` says the
+# same, takes five times as long to build, and is built when somebody asks for it.
+Usages: TypeAlias = tuple[Usage, ...]
 
 
 def seconds_until(instant: float, now: float) -> float:
@@ -35,34 +43,57 @@ def rejection(limit: UserLimit, used: int, reset_s: float, wait_s: float) -> Dec
     return Decision(False, reason, detail, name, most, remaining, wait_s, reset_s, window_s)
 
 
-def deciding_limit(decisions: list[Decision], units: int) -> Decision:
-    """Select the rejection with the longest wait, or the admission with the least remaining share.
+def decide(verdicts: Sequence[Usage | Decision], units: int) -> Usages | Decision:
+    """Select the rejection with the longest wait, which carries the other limits, or return all usages.
 
-    The result carries the others. An admission has counted ``units`` as spent, also beside a rejection.
+    A usage has counted ``units`` as spent, also beside a rejection.
     """
-    if len(decisions) == 1:
-        return decisions[0]
-    rejected = [decision for decision in decisions if not decision.allowed]
-    if rejected:
-        chosen = max(rejected, key=attrgetter("retry_after_s"))
-        for decision in decisions:
-            if decision.allowed:
-                decision.remaining += units
-    else:
-        chosen = min(decisions, key=lambda decision: decision.remaining / decision.limit)
-    chosen.others = tuple(
-        state for decision in decisions if decision is not chosen for state in decision.limits
+    usages = tuple([one for one in verdicts if not isinstance(one, Decision)])
+    rejected = [one for one in verdicts if isinstance(one, Decision)]
+    if not rejected:
+        return usages if len(usages) == 1 else fullest_first(usages)
+    chosen = max(rejected, key=attrgetter("retry_after_s"))
+    others = (
+        status(one, units) if not isinstance(one, Decision) else one.limits[0]
+        for one in verdicts
+        if one is not chosen
     )
+    chosen.others = tuple(others)
     return chosen
 
 
-def latest(decision: Decision, seconds: float) -> Decision:
-    """Shift a user limit's decision by ``seconds`` that have passed since."""
-    if decision.window_s:
-        decision.reset_after_s = max(0.0, decision.reset_after_s - seconds)
-        for other in decision.others:
+def fullest_first(usages: Usages) -> Usages:
+    """Return the usages with the one that has the least share left in front; the others keep their order."""
+    fullest = min(usages, key=lambda usage: usage[1] / usage[0].limit)
+    return (fullest, *[usage for usage in usages if usage is not fullest])
+
+
+def status(usage: Usage, refunded: int = 0) -> LimitStatus:
+    """Return the public form of a usage, with ``refunded`` units more."""
+    limit, remaining, reset_s = usage
+    return LimitStatus(limit.name, limit.limit, limit.window_s, remaining + refunded, reset_s)
+
+
+def decision_of(verdict: Usages | Decision) -> Decision:
+    """Return the public form of a verdict."""
+    if isinstance(verdict, Decision):
+        return verdict
+    if not verdict:
+        return Decision(True, OK)
+    limit, remaining, reset_s = verdict[0]
+    others = tuple(map(status, verdict[1:]))
+    return Decision(True, OK, "", limit.name, limit.limit, remaining, 0.0, reset_s, limit.window_s, others)
+
+
+def latest(verdict: Usages | Decision, seconds: float) -> Usages | Decision:
+    """Shift the resets of a verdict by ``seconds`` that have passed since."""
+    if isinstance(verdict, tuple):
+        return tuple([(limit, left, max(0.0, reset_s - seconds)) for limit, left, reset_s in verdict])
+    if verdict.window_s:
+        verdict.reset_after_s = max(0.0, verdict.reset_after_s - seconds)
+        for other in verdict.others:
             other.reset_s = max(0.0, other.reset_s - seconds)
-    return decision
+    return verdict
 
 
 class HasTokens(Protocol):

@@ -14,11 +14,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from autoglm_throttle.limiting.bucket_window import BucketWindow
-from autoglm_throttle.limiting.decisions import OK, rejection, seconds_until
+from autoglm_throttle.limiting.decisions import Usage, Usages, decide, rejection, seconds_until
 from autoglm_throttle.types import Decision, UserLimit
-
-# A log drops its expired units once they are a quarter of it, so each unit is moved at most four times.
-COMPACTED_SHARE = 4
 
 # Longest delay between reading the clock and the decision for which a refund is still found. Threads wait for
 # a lock for milliseconds; a larger value makes a mistaken unit likelier.
@@ -30,11 +27,15 @@ Log = array  # Instants at which units were spent, in rising order; one entry fo
 
 
 class LogWindow:
-    """The exact limits of a set, with different windows; the account of a user is a `Log`."""
+    """The exact limits of a set, with different windows; the account of a user is a `Log`.
+
+    Units that have left the longest window are dropped by the next request, so that a clock that goes back
+    counts as standing still.
+    """
 
     def __init__(self, limits: Sequence[UserLimit]) -> None:
-        self._limits = tuple(limits)
         self._horizon_s = max(limit.window_s for limit in limits)
+        self.resize(limits)
 
     def open(self) -> Log[float]:
         """Return the log of a new user."""
@@ -43,30 +44,61 @@ class LogWindow:
     def resize(self, limits: Sequence[UserLimit]) -> None:
         """Apply other units from now on; the windows are the same."""
         self._limits = tuple(limits)
+        self._only = limits[0] if len(limits) == 1 else None
 
-    def test(
+    def hit(self, log: Log[float], units: int, now: float) -> Usages | Decision:
+        """Charge ``units`` to every limit, or to none."""
+        only = self._only
+        if only is None or units != 1:
+            verdict = self.test(log, units, now)
+            if isinstance(verdict, tuple):
+                self.charge(log, units, now)
+            return verdict
+        # The usual case, without a call: one limit, one unit, and at most one that has left since the last.
+        window_s = only.window_s
+        leaves_s = log[0] + window_s if log else math.inf
+        if leaves_s <= now:
+            del log[0]
+            leaves_s = log[0] + window_s if log else math.inf
+            if leaves_s <= now:
+                self._drop(log, now)
+                return self.hit(log, 1, now)
+        remaining = only.limit - len(log) - 1
+        if remaining < 0:
+            return _rejection(log, 0, only, 1, now)
+        if not log:
+            log.append(now)
+            return ((only, remaining, float(window_s)),)
+        log.append(now if log[-1] <= now else log[-1])
+        return ((only, remaining, leaves_s - now),)
+
+    def test(self, log: Log[float], units: int, now: float) -> Usages | Decision:
+        """Return the decision on ``units``; charges nothing."""
+        return decide(self.test_each(log, units, now), units)
+
+    def test_each(
         self, log: Log[float], units: int, now: float, more: Sequence[int] | None = None
-    ) -> list[Decision]:
+    ) -> list[Usage | Decision]:
         """Return each limit's decision on ``units``, and its own number of ``more``; charges nothing."""
+        if log and log[0] + self._horizon_s <= now:
+            self._drop(log, now)
         if more is None:
             return [evaluate_limit(log, limit, units, now) for limit in self._limits]
         each = zip(self._limits, more, strict=True)
         return [evaluate_limit(log, limit, units + own, now) for limit, own in each]
 
     def charge(self, log: Log[float], units: int, now: float) -> None:
-        """Charge ``units``; a clock that went back counts as standing still."""
-        if log:
-            last = log[-1]
-            if last > now:
-                now = last
-            if log[0] + self._horizon_s <= now:
-                expired = first_live(log, self._horizon_s, now)
-                if expired * COMPACTED_SHARE >= len(log):
-                    del log[:expired]
+        """Charge ``units`` that `test` has just allowed; a clock that went back counts as standing still."""
+        if log and log[-1] > now:
+            now = log[-1]
         if units == 1:
             log.append(now)
         else:
             log.extend([now] * units)
+
+    def _drop(self, log: Log[float], now: float) -> None:
+        """Drop the units that have left the longest window."""
+        del log[: first_live(log, self._horizon_s, now)]
 
     def refund(self, log: Log[float], units: int, charged_at: float, now: float) -> bool:
         """Remove units of one charge; return whether all of them were present and still in the window.
@@ -98,7 +130,7 @@ class LogWindow:
         )
 
 
-def evaluate_limit(log: Log[float], limit: UserLimit, units: int, now: float) -> Decision:
+def evaluate_limit(log: Log[float], limit: UserLimit, units: int, now: float) -> Usage | Decision:
     """Return one limit's decision on ``units``, with the units that would remain."""
     window_s = limit.window_s
     live, used = 0, len(log)
@@ -107,10 +139,15 @@ def evaluate_limit(log: Log[float], limit: UserLimit, units: int, now: float) ->
         live = first_live(log, window_s, now)
         reset_s = log[live] + window_s - now if live < used else float(window_s)
     remaining = limit.limit - (used - live) - units
-    if remaining >= 0:
-        return Decision(True, OK, "", limit.name, limit.limit, remaining, 0.0, reset_s, window_s)
-    wait = math.inf if units > limit.limit else seconds_until(log[live - remaining - 1] + window_s, now)
-    return rejection(limit, used - live, reset_s if used > live else 0.0, wait)
+    return (limit, remaining, reset_s) if remaining >= 0 else _rejection(log, live, limit, units, now)
+
+
+def _rejection(log: Log[float], live: int, limit: UserLimit, units: int, now: float) -> Decision:
+    """Build the rejection of ``units`` too many; units before the index ``live`` have left the window."""
+    window_s, used = limit.window_s, len(log) - live
+    excess = used + units - limit.limit
+    wait = math.inf if units > limit.limit else seconds_until(log[live + excess - 1] + window_s, now)
+    return rejection(limit, used, log[live] + window_s - now if used else 0.0, wait)
 
 
 def first_live(log: Log[float], window_s: int, now: float) -> int:
@@ -141,15 +178,19 @@ class MixedLayout:
         for layout, places in self._parts:
             layout.resize([limits[place] for place in places])
 
-    def test(
+    def test(self, account: Account, units: int, now: float) -> Usages | Decision:
+        """Return the decision on ``units``; charges nothing."""
+        return decide(self.test_each(account, units, now), units)
+
+    def test_each(
         self, account: Account, units: int, now: float, more: Sequence[int] | None = None
-    ) -> list[Decision]:
-        """Return each limit's decision on ``units``, in the order of the set."""
-        decisions: list[Decision] = []
+    ) -> list[Usage | Decision]:
+        """Return each limit's decision on ``units`` and ``more``, in the order of the set."""
+        verdicts: list[Usage | Decision] = []
         for (layout, places), part in zip(self._parts, account, strict=True):
             theirs = None if more is None else [more[place] for place in places]
-            decisions += layout.test(part, units, now, theirs)
-        return [decisions[index] for index in self._order]
+            verdicts += layout.test_each(part, units, now, theirs)
+        return [verdicts[index] for index in self._order]
 
     def charge(self, account: Account, units: int, now: float) -> None:
         """Charge ``units`` under every limit."""

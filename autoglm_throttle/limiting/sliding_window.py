@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from autoglm_throttle.limiting.decisions import OK, deciding_limit, rejection
-from autoglm_throttle.limiting.log_window import Account, evaluate_limit, layout_of
+from autoglm_throttle.limiting.decisions import Usage, Usages, decide, rejection
+from autoglm_throttle.limiting.log_window import Account, LogWindow, layout_of
 from autoglm_throttle.types import Decision, UserLimit
 
 # Users checked for idleness per new user: more than one, so that the table shrinks faster than it grows.
@@ -41,73 +41,73 @@ class SlidingWindow:
         # Decisions made on a shared account because the table was full of users that may not be evicted.
         self.overflowed: int = 0
         self._layout = layout_of(limits)
+        # Returns the decision on units of an account; charges nothing.
+        self.test: Callable[[Account, int, float], Usages | Decision] = self._layout.test
         # Charges units that `test` has just allowed.
         self.charge: Callable[[Account, int, float], None] = self._layout.charge
-        # The limit, if there is only one and it is exact: the usual case, and the fastest.
-        self._only = limits[0] if len(limits) == 1 and limits[0].exact else None
+        # Charges units of an account to every limit, or to none.
+        self.hit: Callable[[Account, int, float], Usages | Decision] = (
+            self._layout.hit if isinstance(self._layout, LogWindow) else self._hit
+        )
         self._smallest = min(limit.limit for limit in limits)
         self._common: Account = self._layout.open()
 
     def __len__(self) -> int:
         return len(self.accounts)
 
-    def hit(self, user: str, units: int, now: float, group: str = "") -> Decision:
-        """Charge ``units`` to every limit of the user, or to none; a clock that went back stands still.
-
-        The neighbourhood ``group`` is charged instead while the table has no capacity.
-        """
-        account = self.accounts.get(user)
-        if account is None:
-            account = self._new_account(user, units, now, group)
-        only = self._only
-        if only is not None and units == 1:
-            remaining = only.limit - len(account) - 1
-            if account and remaining >= 0:
-                oldest_leaves = account[0] + only.window_s
-                if account[-1] <= now < oldest_leaves:  # usually: none expired
-                    account.append(now)
-                    name, most, reset_s = only.name, only.limit, oldest_leaves - now
-                    return Decision(True, OK, "", name, most, remaining, 0.0, reset_s, only.window_s)
-        decision = self.test(account, units, now)
-        if decision.allowed:
+    def _hit(self, account: Account, units: int, now: float) -> Usages | Decision:
+        verdict = self.test(account, units, now)
+        if isinstance(verdict, tuple):
             self.charge(account, units, now)
-        return decision
+        return verdict
 
-    def find(self, user: str, units: int, now: float, group: str = "") -> Account:
-        """Return the account that `hit` would charge, for a caller that tests another window first."""
-        account = self.accounts.get(user)
-        return account if account is not None else self._new_account(user, units, now, group)
+    def new_account(self, user: str, units: int, now: float) -> Account | None:
+        """Return the account of a user who has none; None: the table has no capacity.
+
+        It is no account of the table if the request can never fit.
+        """
+        if units > self._smallest:
+            return self._layout.open()
+        if not self._ensure_capacity(now):
+            return None
+        account = self.accounts[user] = self._layout.open()
+        self.names.append(user)
+        return account
+
+    def shared_account(self, group: str, units: int, now: float) -> Account:
+        """Return the account of a neighbourhood, for a new user while the table has no capacity."""
+        self.overflowed += 1
+        neighbourhoods = self.neighbourhoods
+        if neighbourhoods is None:
+            return self._common
+        account = neighbourhoods.accounts.get(group)
+        if account is None:
+            account = neighbourhoods.new_account(group, units, now)
+        return neighbourhoods.shared_account(group, units, now) if account is None else account
 
     def peek(self, user: str) -> Account:
         """Return the account of a user, empty for an unknown user; evicts no one."""
         account = self.accounts.get(user)
         return account if account is not None else self._layout.open()
 
-    def test(self, account: Account, units: int, now: float, within: Sequence[int] | None = None) -> Decision:
-        """Return the decision on ``units``, with the units that would remain; charges nothing.
-
-        Where other processes count as well, only the units of each limit in ``within`` are usable.
-        """
-        only = self._only
-        if within is not None:
-            return self._test_within(account, units, within, now)
-        if only is not None:
-            return evaluate_limit(account, only, units, now)
-        return deciding_limit(self._layout.test(account, units, now), units)
-
-    def give_back(self, user: str, units: int, charged_at: float, now: float, group: str = "") -> bool:
-        """Refund unused units that `hit` charged at ``charged_at``; return whether they were found.
+    def give_back(self, user: str, units: int, charged_at: float, now: float) -> bool:
+        """Refund unused units that were charged at ``charged_at``; return whether they were found.
 
         They are not if they have left every window, or if the user was evicted. A second call finds nothing,
         with two exceptions: another charge of the user at the same instant, or in the same bucket of an
         inexact limit. Such units look alike.
         """
         account = self.accounts.get(user)
-        if account is not None and self._layout.refund(account, units, charged_at, now):
-            return True
-        if self.neighbourhoods is not None:
-            return self.neighbourhoods.give_back(group, units, charged_at, now)
-        return self._layout.refund(self._common, units, charged_at, now)
+        return account is not None and self._layout.refund(account, units, charged_at, now)
+
+    def give_back_shared(self, group: str, units: int, charged_at: float, now: float) -> bool:
+        """Refund units that were charged to the account of a neighbourhood."""
+        others = self.neighbourhoods
+        if others is None:
+            return self._layout.refund(self._common, units, charged_at, now)
+        return others.give_back(group, units, charged_at, now) or others.give_back_shared(
+            group, units, charged_at, now
+        )
 
     def resize(self, limits: tuple[UserLimit, ...]) -> None:
         """Apply other limits to all users from now on; counted units stay.
@@ -116,22 +116,24 @@ class SlidingWindow:
         """
         self.limits = limits
         self._layout.resize(limits)
-        self._only = limits[0] if self._only is not None else None
         self._smallest = min(limit.limit for limit in limits)
         if self.neighbourhoods is not None:
             self.neighbourhoods.resize(limits)
 
-    def _test_within(self, account: Account, units: int, within: Sequence[int], now: float) -> Decision:
-        """Return the decision if only a part of each limit may be used up.
+    def test_within(
+        self, account: Account, units: int, now: float, within: Sequence[int]
+    ) -> Usages | Decision:
+        """Return the decision if only the units of each limit in ``within`` may be used up.
 
         It tests the units plus the missing part, and answers as if the part were the limit.
         """
         missing = [max(0, limit.limit - part) for limit, part in zip(self.limits, within, strict=True)]
-        decisions = self._layout.test(account, units, now, missing)
+        verdicts: list[Usage | Decision] = self._layout.test_each(account, units, now, missing)
         for place, (limit, part) in enumerate(zip(self.limits, missing, strict=True)):
-            if part and not decisions[place].allowed:
-                decisions[place] = _partial_rejection(limit, decisions[place], units, part)
-        return deciding_limit(decisions, units)
+            verdict = verdicts[place]
+            if part and isinstance(verdict, Decision):
+                verdicts[place] = _partial_rejection(limit, verdict, units, part)
+        return decide(verdicts, units)
 
     def sweep(self, now: float, users: int) -> None:
         """Check the next ``users`` users and evict the idle ones."""
@@ -145,18 +147,6 @@ class SlidingWindow:
                 self._hand = slot + 1
         if self.neighbourhoods is not None:
             self.neighbourhoods.sweep(now, users)
-
-    def _new_account(self, user: str, units: int, now: float, group: str) -> Account:
-        if units > self._smallest:
-            return self._layout.open()
-        if self._ensure_capacity(now):
-            account = self.accounts[user] = self._layout.open()
-            self.names.append(user)
-            return account
-        self.overflowed += 1
-        if self.neighbourhoods is not None:
-            return self.neighbourhoods.find(group, units, now)
-        return self._common
 
     def _ensure_capacity(self, now: float) -> bool:
         if len(self.accounts) < self.max_users:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Literal
 
-from autoglm_throttle.limiting.decisions import HasTokens
+from autoglm_throttle.limiting.decisions import HasTokens, Usages
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.types import Decision, Demand
 
@@ -39,7 +39,7 @@ class TicketCharges:
         self.owner: object = owner
         self.payer: HasTokens | None = payer  # Bucket that paid
         self.budget_charged: bool = budget_charged  # Whether the shared budget was charged, too
-        self.decision: Decision | None = None  # Decision of the user limit; None: there is none yet
+        self.decision: Usages | Decision | None = None  # Of the user limit; None: there is none yet
         # `PendingCheck` of the shared store that must end before the request may begin.
         self.pending_check: Any = None
         self.charged_s: float = charged_s  # When the user limits were charged

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from autoglm_throttle.limiting.decisions import Usages
+from autoglm_throttle.limiting.log_window import Account
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.types import UNITS_AT_MOST, Decision, Demand, Priority, UserLimit
 
 Limits = tuple[UserLimit, ...]
 Part = Sequence[int]  # Usable units of each limit of a set, in their order
 UserAndAddress = tuple[SlidingWindow, SlidingWindow]  # Windows of one set: of the users, of their addresses
+NO_LIMIT: Usages = ()  # Verdict on a demand to which no user limit applies
 NEIGHBOURHOODS_SHARE = 0.1  # Capacity for neighbourhoods of new users, as a share of ``max_users``
 
 
@@ -43,20 +46,24 @@ class UserLimits:
         """Decisions made on a shared account because a table was full of exhausted users."""
         return sum(window.overflowed for window in self._windows())
 
-    def hit(self, demand: Demand, now: float) -> Decision | None:
-        """Charge the demand, cost rounded up; None if no user limit applies to it."""
+    def hit(self, demand: Demand, now: float) -> Usages | Decision:
+        """Charge the demand, cost rounded up; empty if no user limit applies to it."""
         pair = self._by_priority[demand.priority] if self._plain else self._choose(demand)
         if pair is None:
-            return None
+            return NO_LIMIT
         cost = demand.cost
         units = 1 if cost <= 1.0 else math.ceil(cost)
-        if not demand.address:
-            return pair[0].hit(demand.user, units, now, demand.group)
-        return _hit_both(pair, demand, units, now)
+        if demand.address:
+            return _hit_both(pair, demand, units, now)
+        users = pair[0]
+        account = users.accounts.get(demand.user)
+        if account is None:
+            account = _new_account(users, demand.user, demand, units, now)
+        return users.hit(account, units, now)
 
     def hit_within(
         self, demand: Demand, user: Part | None, address: Part | None, now: float
-    ) -> Decision | None:
+    ) -> Usages | Decision:
         """Charge as `hit`, using only a part of the user's or the address's limits; None: the full limits."""
         pair = self._choose(demand)
         if pair is None or (user is None and address is None):
@@ -65,22 +72,21 @@ class UserLimits:
         if demand.address:
             return _hit_both(pair, demand, units, now, (user, address))
         users, _ = pair
-        account = users.find(demand.user, units, now, demand.group)
-        decision = users.test(account, units, now, user)
-        if decision.allowed:
-            users.charge(account, units, now)
-        return decision
+        account = users.accounts.get(demand.user)
+        if account is None:
+            account = _new_account(users, demand.user, demand, units, now)
+        return _hit(users, account, units, now, user)
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund, once, the charge of `hit` at ``charged_at``; return whether all of it was found."""
         pair = self._by_priority[demand.priority] if self._plain else self._choose(demand)
         if pair is None:
             return False
-        units, group = math.ceil(demand.cost), demand.group
+        units = math.ceil(demand.cost)
         users, addresses = pair
-        refunded = users.give_back(demand.user, units, charged_at, now, group)
+        refunded = _give_back(users, demand.user, demand, units, charged_at, now)
         if demand.address:
-            refunded &= addresses.give_back(demand.address, units, charged_at, now, group)
+            refunded &= _give_back(addresses, demand.address, demand, units, charged_at, now)
         return refunded
 
     def sweep(self, now: float, users: int) -> None:
@@ -111,32 +117,64 @@ def _window(limits: Limits, max_users: int) -> SlidingWindow:
     return SlidingWindow(limits, max_users, SlidingWindow(limits, shared))
 
 
+def _new_account(window: SlidingWindow, user: str, demand: Demand, units: int, now: float) -> Account:
+    account = window.new_account(user, units, now)
+    # The network of a caller is computed only here.
+    return account if account is not None else window.shared_account(demand.group, units, now)
+
+
+def _give_back(
+    window: SlidingWindow, user: str, demand: Demand, units: int, charged_at: float, now: float
+) -> bool:
+    found = window.give_back(user, units, charged_at, now)
+    return found or window.give_back_shared(demand.group, units, charged_at, now)
+
+
+def _test(
+    window: SlidingWindow, account: Account, units: int, now: float, part: Part | None
+) -> Usages | Decision:
+    if part is None:
+        return window.test(account, units, now)
+    return window.test_within(account, units, now, part)
+
+
+def _hit(
+    window: SlidingWindow, account: Account, units: int, now: float, part: Part | None
+) -> Usages | Decision:
+    verdict = _test(window, account, units, now, part)
+    if isinstance(verdict, tuple):
+        window.charge(account, units, now)
+    return verdict
+
+
 def _hit_both(
     pair: UserAndAddress,
     demand: Demand,
     units: int,
     now: float,
-    within: tuple[Part | None, Part | None] = (None, None),
-) -> Decision:
+    parts: tuple[Part | None, Part | None] | None = None,
+) -> Usages | Decision:
     """Charge a caller and its address, or neither; if both reject, the longer wait decides.
 
     An exhausted address adds no caller to the table:
     a host that invents keys must not evict other users.
     """
     users, addresses = pair
-    address_account = addresses.find(demand.address, units, now, demand.group)
-    address = addresses.test(address_account, units, now, within[1])
-    if address.allowed:
-        account = users.find(demand.user, units, now, demand.group)
-    else:
-        account = users.peek(demand.user)
-    user = users.test(account, units, now, within[0])
-    if not (user.allowed and address.allowed):
-        return user if user.retry_after_s >= address.retry_after_s else address
-    users.charge(account, units, now)
-    addresses.charge(address_account, units, now)
-    user.others += address.limits
-    return user
+    at = addresses.accounts.get(demand.address)
+    if at is None:
+        at = _new_account(addresses, demand.address, demand, units, now)
+    address = addresses.test(at, units, now) if parts is None else _test(addresses, at, units, now, parts[1])
+    if isinstance(address, Decision):
+        user = _test(users, users.peek(demand.user), units, now, None if parts is None else parts[0])
+        return user if isinstance(user, Decision) and user.retry_after_s >= address.retry_after_s else address
+    account = users.accounts.get(demand.user)
+    if account is None:
+        account = _new_account(users, demand.user, demand, units, now)
+    user = users.hit(account, units, now) if parts is None else _hit(users, account, units, now, parts[0])
+    if isinstance(user, Decision):
+        return user
+    addresses.charge(at, units, now)
+    return user + address
 
 
 @dataclass(frozen=True, slots=True, eq=False)

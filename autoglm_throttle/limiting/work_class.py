@@ -215,7 +215,7 @@ class MeasurementPeriod:
     """
 
     __slots__ = (
-        *("arrived", "busy_s", "done", "due_s", "ended", "lasted_s", "latest_s"),
+        *("arrived", "busy_s", "due_s", "ended", "lasted_s", "latest_s"),
         *("limited", "mean_in_flight", "opened_s", "peak", "starts_s", "was_limited"),
     )
 
@@ -224,7 +224,6 @@ class MeasurementPeriod:
         self.latest_s: float = now  # Newest instant that the limiter was given
         self.due_s: float = 0.0  # Earliest end
         self.arrived: list[int] = [0, 0, 0]  # Arrivals of high, mid, low
-        self.done: int = 0  # Requests that ended with a measured outcome
         self.ended: list[WorkClass] = []  # The classes with measured ends
         # Sum of the start instants of the requests in flight: their area is ``in_flight * now`` minus it.
         self.starts_s: float = 0.0
@@ -234,6 +233,11 @@ class MeasurementPeriod:
         self.was_limited: bool = False  # The same of the period before
         self.lasted_s: float = 0.0  # Set at the end, as ``mean_in_flight``
         self.mean_in_flight: float = 0.0
+
+    @property
+    def done(self) -> int:
+        """Requests that ended with a measured outcome."""
+        return sum(one.done for one in self.ended)
 
     def close(self, now: float, in_flight: int) -> MeasurementPeriod:
         """End at ``now`` with ``in_flight`` slots in use, and return the next period."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from autoglm_throttle.limiting.decisions import TOO_LARGE, seconds_until
+from autoglm_throttle.limiting.decisions import TOO_LARGE, decision_of, seconds_until
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
@@ -65,8 +65,7 @@ class StoreFallback:
             *(self.last_known.seed(c.kind, c.user, c.limits, self._shared_by, now) for c in charges),
             None,
         )[:2]
-        decision = limits.hit_within(demand, user, address, now)
-        return decision if decision is not None else Decision(True, Reason.OK)
+        return decision_of(limits.hit_within(demand, user, address, now))
 
     def _fair_limits(self) -> UserLimits:
         """Return the local windows. When the share of this process changes, counted units stay."""

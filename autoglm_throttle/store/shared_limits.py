@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import LogEvent
-from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, deciding_limit
+from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, Usage, Usages, decide, decision_of
+from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
@@ -99,11 +100,11 @@ class SharedUserLimits:
         self.is_usable: Callable[[], object] = running_loop
         store.listen(self._on_result)
 
-    def hit(self, demand: Demand, now: float) -> Decision | PendingCheck | None:
-        """Decide without the store, or return a `PendingCheck` to send. None if no user limit applies."""
+    def hit(self, demand: Demand, now: float) -> Usages | Decision | PendingCheck:
+        """Decide without the store, or return a `PendingCheck` to send. Empty if no user limit applies."""
         limit_set = self._sets.of(demand)
         if limit_set is None:
-            return None
+            return NO_LIMIT
         units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)
         user = self._text_of(demand.user)
         address = self._text_of(demand.address) if demand.address else ""
@@ -296,10 +297,11 @@ class PendingCheck:
 def caller_decision(charge: StoreCharge, answer: Answer) -> Decision:
     """Return one caller's decision: the rejection with the longest wait, else the fullest limit."""
     starts = range(0, VALUES * len(charge.limits), VALUES)
-    decisions = [
-        limit_decision(limit, *answer[at : at + 4]) for limit, at in zip(charge.limits, starts, strict=True)
-    ]
-    return deciding_limit(decisions, 0)
+    verdicts: list[Usage | Decision] = []
+    for limit, at in zip(charge.limits, starts, strict=True):
+        decision = limit_decision(limit, *answer[at : at + 4])
+        verdicts.append((limit, answer[at + 1], decision.reset_after_s) if decision.allowed else decision)
+    return decision_of(decide(verdicts, 0))
 
 
 def limit_decision(limit: UserLimit, ok: int, remaining: int, retry_us: int, reset_us: int) -> Decision:

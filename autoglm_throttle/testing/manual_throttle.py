@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autoglm_throttle.admission.controller import ADMITTED, AdmissionController
+from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.middleware import ThrottleMiddleware
+from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.limiting.work_class import NO_SLOT
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing.gpu import FakeGpu
@@ -131,6 +132,6 @@ def admit_all(admission: AdmissionController, demand: Demand, work_class_name: s
     limiter, now = settlement.limiter, settlement.clock()
     with settlement.lock:
         work_class = limiter.work_classes[work_class_name or demand.work_class]
-        settlement.counters.classes[demand.priority].admitted += 1
+        settlement.rows[demand.priority].admitted += 1
         slot = limiter.occupy_over_limit(demand, work_class) if demand.holds_slot else NO_SLOT
-    return Permit(settlement, demand, ADMITTED, now, now, work_class, slot)
+    return Permit(settlement, demand, NO_LIMIT, now, now, work_class, slot)

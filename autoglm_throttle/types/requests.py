@@ -170,7 +170,7 @@ class Demand:
     """
 
     __slots__ = (
-        *("address", "cost", "group", "holds_slot", "memory_bytes", "plan", "precision"),
+        *("_group", "address", "cost", "group_of", "holds_slot", "memory_bytes", "plan", "precision"),
         *("priority", "route", "slo_s", "user", "work_class"),
     )
 
@@ -204,12 +204,19 @@ class Demand:
         self.plan: str | None = plan
         self.route: str | None = route
         self.address: str = address
-        self.group: str = group
+        self._group = group
+        # Computes the identity of the network from ``group``; only a full user table asks for it.
+        self.group_of: Callable[[str], str] | None = None
         self.slo_s: float | None = slo_s
         self.holds_slot: bool = holds_slot
         self.memory_bytes: int | None = memory_bytes
         self.precision: str = precision
         self.work_class: str = work_class or route or ""
+
+    @property
+    def group(self) -> str:
+        """Identity of the caller's network."""
+        return self._group if self.group_of is None else self.group_of(self._group)
 
     def __repr__(self) -> str:
         return f"Demand({self.priority.label}, user={self.user!r}, cost={self.cost:g})"

@@ -12,6 +12,7 @@ from autoglm_throttle import Demand, Priority, Settings
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.admission import factory
 from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter, Ticket
+from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import SharedBudget, TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
@@ -165,11 +166,8 @@ class TestUserLimits:
             (Demand(user="b", plan="gold"), 6),
             (Demand(user="c", route="r"), 1),
         ):
-            decision = windows.hit(demand, NOW_S)
-            assert decision is not None
-            assert decision.remaining == remaining
-        decision = windows.hit(Demand(user="d", address="here"), NOW_S)
-        assert decision is not None
+            assert decision_of(windows.hit(demand, NOW_S)).remaining == remaining
+        decision = decision_of(windows.hit(Demand(user="d", address="here"), NOW_S))
         assert [item.remaining for item in decision.others] == [14]
         assert windows.max_users == 123
 

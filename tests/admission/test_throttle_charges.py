@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle import Demand, Permit, Priority, Rejection
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.testing import ManualThrottle
 from tests.admission.limited_throttle import (
@@ -128,7 +129,7 @@ class Model:
         pair = limits._by_priority[HIGH]
         assert pair is not None
         for user in USERS:
-            left = pair[0].test(pair[0].peek(user), 0, self.throttle.clock()).remaining
+            left = decision_of(pair[0].test(pair[0].peek(user), 0, self.throttle.clock())).remaining
             assert UNITS - left == units[user]
 
     async def end(self) -> None:

@@ -24,7 +24,7 @@ from autoglm_throttle import (
     Snapshot,
     Throttle,
 )
-from autoglm_throttle.limiting.token_bucket import PriorityBuckets
+from autoglm_throttle.limiting.token_bucket import TokenBucket
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.testing import throttle_for_tests
 from tests.admission.demands import admitted, decided, overheated, permit_of, run_threads
@@ -243,7 +243,7 @@ class TestConcurrency:
 
             monkeypatch.setattr(kind, name, call)
 
-        watched(PriorityBuckets, "take")
+        watched(TokenBucket, "take")
         watched(UserLimits, "hit")
         throttle = throttle_for_tests(user_limit="1/minute")
         assert admitted(throttle, 2, user="u") == 1

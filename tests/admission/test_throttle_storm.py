@@ -13,6 +13,7 @@ import pytest
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Throttle
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
+from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
@@ -102,7 +103,7 @@ class Counts:
         for name in (*self.users, "somewhere"):
             table = windows[1] if name == "somewhere" else windows[0]
             (limit,) = table.limits
-            nothing = table.test(table.peek(name), 0, throttle.clock())
+            nothing = decision_of(table.test(table.peek(name), 0, throttle.clock()))
             assert limit.limit - nothing.remaining == self.units[name]
 
 

@@ -51,6 +51,12 @@ def test_identify_none_means_address(nobody: Caller | None) -> None:
     assert hints == []
 
 
+@pytest.mark.parametrize("answer", [lambda scope: None, raises])
+def test_identify_without_result_reads_no_key(answer: Any) -> None:
+    demand = make(answer, identity="header:x-api-key").demand(scope([(b"x-api-key", b"k-123")]))
+    assert known_as(demand) == (ADDRESS, "")
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -147,6 +153,6 @@ def test_verified_user_is_matched_with_plan_members(verified: bool, plan: str | 
     callers = RequestClassifier(
         settings, RouteTable(), identify=lambda scope: Caller("alice", verified=verified)
     )
-    demand = callers.demand({"headers": [], "client": ("10.0.0.1", 1)})
+    demand = callers.demand({"type": "http", "headers": [], "client": ("10.0.0.1", 1)})
     assert demand.plan == plan
     assert demand.priority is (Priority.HIGH if verified else Priority.MID)

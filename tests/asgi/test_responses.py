@@ -20,12 +20,20 @@ from autoglm_throttle.asgi.responses import (
     STATUS,
     ResponseBuilder,
 )
+from autoglm_throttle.limiting.decisions import Usages, decision_of
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import Decision, Demand, LimitStatus, Reason, UserLimit
 from tests.asgi.structured_fields import Item, read_list
 
 ALL_STYLES = (HeaderStyle.IETF, HeaderStyle.LEGACY, HeaderStyle.NONE)
+
+
+def fields_of(tested: ResponseBuilder, verdict: Usages | Decision) -> list[tuple[bytes, bytes]]:
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+    fields: list[tuple[bytes, bytes]] = tested.add_fields(start, verdict)["headers"]
+    assert start["headers"] == [], "the app's own message is not changed"
+    return fields
 
 
 def builder(**settings: Any) -> ResponseBuilder:
@@ -119,7 +127,7 @@ def test_the_fields_parse_and_agree_with_the_decision(drawn: list[tuple[int, int
         first.window_s,
         tuple(rest),
     )
-    policy, state = limits_of(builder().fields(decision))
+    policy, state = limits_of(fields_of(builder(), decision))
     assert list(state) == [item.name for item in items]
     for item in items:
         assert policy[item.name] == {"q": item.limit, "w": item.window_s}
@@ -128,7 +136,7 @@ def test_the_fields_parse_and_agree_with_the_decision(drawn: list[tuple[int, int
 
 @pytest.mark.parametrize("style", ALL_STYLES)
 def test_where_no_user_limit_applies_there_is_nothing_to_say(style: HeaderStyle) -> None:
-    assert builder(headers=style).fields(Decision(True, Reason.OK)) == []
+    assert fields_of(builder(headers=style), Decision(True, Reason.OK)) == []
 
 
 def test_fields_agree_with_window_decisions() -> None:
@@ -139,24 +147,20 @@ def test_fields_agree_with_window_decisions() -> None:
     left = []
     for _ in range(3):
         decision = windows.hit(demand, now)
-        assert decision is not None
-        _, state = limits_of(answers.fields(decision))
+        _, state = limits_of(fields_of(answers, decision))
         left.append((state["user-60s"]["r"], state["address-60s"]["r"]))
         now += 0.25
     assert left == [(2, 5), (1, 4), (0, 3)]
-    refusal = windows.hit(demand, now)
-    assert refusal is not None
+    refusal = decision_of(windows.hit(demand, now))
     _, fields, _ = answers.rejection(refusal)
     wait = int(dict(fields)[b"retry-after"])
     assert (refusal.retry_after_s, wait) == (59.25, 60)
-    ahead = windows.hit(demand, now + wait)
-    assert ahead is not None
-    assert ahead.allowed
+    assert decision_of(windows.hit(demand, now + wait)).allowed
 
 
 def test_legacy_adds_the_old_names() -> None:
     decision = Decision(True, Reason.OK, "", "user-60s", 100, 41, 0.0, 7.2, 60)
-    assert as_dict(builder(headers="legacy").fields(decision)) == {
+    assert as_dict(fields_of(builder(headers="legacy"), decision)) == {
         "ratelimit-policy": '"user-60s";q=100;w=60',
         "ratelimit": '"user-60s";r=41;t=8',
         "x-ratelimit-limit": "100",
@@ -175,7 +179,7 @@ def test_legacy_adds_the_old_names() -> None:
 
 def test_none_says_only_when_to_come_back() -> None:
     answers = builder(headers="none")
-    assert answers.fields(Decision(True, Reason.OK, "", "user-60s", 100, 41, 0.0, 7.2, 60)) == []
+    assert fields_of(answers, Decision(True, Reason.OK, "", "user-60s", 100, 41, 0.0, 7.2, 60)) == []
     _, fields, _ = answers.rejection(refused())
     assert set(as_dict(fields)) == {"retry-after", "retry-after-ms", "content-type", "content-length"}
 
@@ -350,10 +354,9 @@ def test_no_caller_stands_in_an_answer(user: str, address: str) -> None:
     demand = Demand(user=f"<{user}>", address=f"<{address}>", group=f"<{address}>")
     texts = []
     for _ in range(2):
-        decision = windows.hit(demand, 0.0)
-        assert decision is not None
+        decision = decision_of(windows.hit(demand, 0.0))
         if decision.allowed:
-            texts += [b"%b: %b" % field for field in builder(headers="legacy").fields(decision)]
+            texts += [b"%b: %b" % field for field in fields_of(builder(headers="legacy"), decision)]
         else:
             _, fields, body = builder(headers="legacy").rejection(decision)
             texts += [body, *[b"%b: %b" % field for field in fields]]
@@ -365,7 +368,7 @@ def test_no_caller_stands_in_an_answer(user: str, address: str) -> None:
 @example(name='a"b\\c\r\nd{policy}')
 def test_no_name_breaks_the_fields(name: str) -> None:
     decision = Decision(True, Reason.OK, "", name, 100, 41, 0.0, 7.2, 60)
-    policy, state = limits_of(builder().fields(decision))
+    policy, state = limits_of(fields_of(builder(), decision))
     assert list(policy.values()) == [{"q": 100, "w": 60}]
     assert list(state.values()) == [{"r": 41, "t": 8}]
     _, fields, body = builder().rejection(refused(policy=name, detail=f"user:{name}"))
@@ -397,5 +400,5 @@ def test_one_name_under_two_limits_is_two_policies() -> None:
     answers = builder()
     for limit in (100, 50, 100):
         decision = Decision(True, Reason.OK, "", "user-60s", limit, 41, 0.0, 7.2, 60)
-        policy, _ = limits_of(answers.fields(decision))
+        policy, _ = limits_of(fields_of(answers, decision))
         assert policy["user-60s"]["q"] == limit

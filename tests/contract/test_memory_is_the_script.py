@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
+from autoglm_throttle.limiting.decisions import decision_of
+from autoglm_throttle.limiting.user_limits import NO_LIMIT, LimitSets, UserLimits
 from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge
 from autoglm_throttle.types import Decision, Demand, Priority, UserLimit
 from tests.contract.reference import Reference
@@ -73,9 +74,9 @@ class Both:
         ask = self.store.wire.build_check(charges)
         (answer,) = self.store.call([ask], clock)
         assert [answer] == self.reference.call([ask], clock)
-        decision = self.memory.hit(demand, clock / SECOND)
-        assert decision is not None
-        return answer, charges, decision
+        verdict = self.memory.hit(demand, clock / SECOND)
+        assert verdict != NO_LIMIT
+        return answer, charges, decision_of(verdict)
 
     def give_back(
         self, demand: Demand, charges: tuple[StoreCharge, ...], answer: Answer, at: int, clock: int

@@ -58,5 +58,5 @@ class Service:
         period = MeasurementPeriod(0.0)
         period.lasted_s, period.mean_in_flight, period.peak = lasted_s, mean_in_flight, peak
         period.arrived, period.limited = [*arrived], limited
-        period.ended, period.done = ended, sum(one.done for one in ended)
+        period.ended = ended
         return self.tested.learn(period, limit)

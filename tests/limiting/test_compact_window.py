@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.bucket_window import BucketRing
-from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.types import EXACT_AT_MOST, UserLimit
 from tests.limiting.reference_buckets import ReferenceWindow
-from tests.limiting.windows import limit
+from tests.limiting.windows import SlidingWindow, limit
 
 USERS = ("ann", "ben")
 BIG = EXACT_AT_MOST + 1
@@ -110,7 +109,7 @@ def test_the_log_is_no_longer_than_the_exact_limits_need() -> None:
     for n in range(3000):
         assert tested.hit("ann", 1, n / 8).allowed
         log, ring = tested.peek("ann")
-        assert len(log) <= 14
+        assert len(log) <= 8
     assert sys.getsizeof(ring) + sys.getsizeof(ring.counts) <= 300
 
 

@@ -247,6 +247,6 @@ def test_the_first_limit_falls_with_the_first_objective_unless_it_was_reached(
     tested = AdaptiveConcurrencyLimiter(ConcurrencySettings(), 0.0, memory_target=0.92)
     work_class, period = tested.work_classes[""], tested.period
     work_class.learned_slo_s, work_class.done, work_class.total_s = 2.0, 64, 6.4
-    period.ended, period.done, period.limited = [work_class], 64, limited
+    period.ended, period.limited = [work_class], limited
     tested.close_period(10.0)
     assert (tested.limit == 16.0) is lowered

@@ -128,7 +128,7 @@ def test_many_workers_keep_a_slot_each_once_an_objective_is_learned() -> None:
         tested.close_period(float(now))
         work_class.learned_slo_s = 2.0  # as after requests that were not counted: no slot was in use
         work_class.done, work_class.total_s = 1, 0.01
-        tested.period.ended, tested.period.done, tested.period.peak = [work_class], 1, 0
+        tested.period.ended, tested.period.peak = [work_class], 0
     assert tested.capacity == 1
 
 

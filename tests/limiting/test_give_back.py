@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.log_window import CLAMPED_S
-from autoglm_throttle.limiting.sliding_window import SlidingWindow
-from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
+from autoglm_throttle.limiting.user_limits import NO_LIMIT, LimitSets, UserLimits
 from autoglm_throttle.types import Demand, Priority, UserLimit
-from tests.limiting.windows import limit
+from tests.limiting.windows import SlidingWindow, limit
 
 USERS = ("ann", "ben", "")
 EDGE = 1e-9
@@ -164,9 +164,9 @@ def windows(user: int = 2, *, plan: int = 5) -> UserLimits:
 
 
 def spend(tested: UserLimits, demand: Demand, now: float) -> bool:
-    decision = tested.hit(demand, now)
-    assert decision is not None
-    return decision.allowed
+    verdict = tested.hit(demand, now)
+    assert verdict != NO_LIMIT
+    return decision_of(verdict).allowed
 
 
 def test_a_cost_is_rounded_up_as_it_was_charged() -> None:

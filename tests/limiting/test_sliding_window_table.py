@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.sliding_window import SCANNED_WHEN_FULL
-from tests.limiting.windows import limit, window
+from tests.limiting.windows import Limits, limit, window
 
 
 @given(
@@ -150,7 +150,7 @@ class Counting(dict[str, Any]):
 def test_no_request_touches_more_than_a_few_users(units: int) -> None:
     tested = window(limit(2, 5), max_users=400, shared=40)
     assert tested.neighbourhoods is not None
-    tables = tested.accounts, tested.neighbourhoods.accounts = Counting(), Counting()
+    tables = tested.tested.accounts, tested.neighbourhoods.accounts = Counting(), Counting()
     most = 0
     for n in range(3000):
         for table in tables:
@@ -161,16 +161,28 @@ def test_no_request_touches_more_than_a_few_users(units: int) -> None:
     assert tested.overflowed > 0 or units == 1
 
 
-def test_a_log_holds_little_more_than_the_limit() -> None:
-    tested, longest, moved = window(limit(16, 1)), 0, 0
+@given(
+    limits=st.sampled_from([(limit(16, 1),), (limit(16, 1), limit(40, 5))]),
+    trace=st.lists(st.tuples(st.sampled_from([0.0, 1 / 16, 0.5, 1.0, 5.0]), st.integers(1, 17)), max_size=60),
+)
+def test_a_log_holds_only_live_units(limits: Limits, trace: list[tuple[float, int]]) -> None:
+    tested, now, longest = window(*limits), 1000.0, limits[-1]
+    assert tested.hit("ann", 1, now).allowed
+    for gap, units in trace:
+        now += gap
+        tested.hit("ann", units, now)
+        log = tested.accounts["ann"]
+        assert len(log) <= longest.limit
+        assert all(instant + longest.window_s > now for instant in log), "also after a rejection"
+
+
+def test_a_busy_log_never_grows_beyond_the_limit() -> None:
+    tested = window(limit(16, 1))
+    lengths = []
     for n in range(2000):
-        before = len(tested.accounts.get("ann", ()))
         assert tested.hit("ann", 1, n / 16).allowed
-        after = len(tested.accounts["ann"])
-        longest = max(longest, after)
-        moved += after if after <= before else 0
-    assert longest <= 22
-    assert moved <= 4 * 2000, "each unit is moved at most four times"
+        lengths.append(len(tested.accounts["ann"]))
+    assert lengths == [*range(1, 16), *[16] * 1985]
 
 
 @pytest.mark.untraced

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.user_limits import LimitSets, Part, UserLimits
+from autoglm_throttle.limiting.decisions import decision_of
+from autoglm_throttle.limiting.user_limits import NO_LIMIT, LimitSets, Part, UserLimits
 from autoglm_throttle.store.fallback import fair_share
 from autoglm_throttle.types import Decision, Demand, Priority, Reason, UserLimit
 from tests.limiting.reference_log import ReferenceLog
@@ -30,9 +31,9 @@ def windows(
 
 
 def hit(tested: UserLimits, demand: Demand, now: float = 0.0) -> Decision:
-    decision = tested.hit(demand, now)
-    assert decision is not None
-    return decision
+    verdict = tested.hit(demand, now)
+    assert verdict != NO_LIMIT
+    return decision_of(verdict)
 
 
 def admitted(tested: UserLimits, demand: Demand, tries: int = 50) -> int:
@@ -70,7 +71,7 @@ def test_route_before_plan_before_priority(
     tested = windows(per(30), per(20), per(10), plans=PLANS, routes=ROUTES)
     demand = Demand(priority, "ann", plan=plan, route=route)
     if units is None:
-        assert tested.hit(demand, 0.0) is None, "off lifts the limit"
+        assert tested.hit(demand, 0.0) == NO_LIMIT, "off lifts the limit"
     else:
         assert admitted(tested, demand) == units
 
@@ -79,7 +80,7 @@ def test_route_before_plan_before_priority(
 def test_each_priority_has_its_own(priority: Priority, units: int | None) -> None:
     tested = windows(per(3), per(2), ())
     if units is None:
-        assert tested.hit(Demand(priority, "ann"), 0.0) is None
+        assert tested.hit(Demand(priority, "ann"), 0.0) == NO_LIMIT
     else:
         assert admitted(tested, Demand(priority, "ann")) == units
 
@@ -111,7 +112,8 @@ def test_each_set_of_limits_counts_for_itself() -> None:
     ],
 )
 def test_whether_there_is_any_limit(tested: UserLimits, there_is: bool) -> None:
-    assert (tested.hit(Demand(plan="gold", route="chat", priority=Priority.LOW), 0.0) is not None) is there_is
+    verdict = tested.hit(Demand(plan="gold", route="chat", priority=Priority.LOW), 0.0)
+    assert (verdict != NO_LIMIT) is there_is
 
 
 @pytest.mark.parametrize(("cost", "units"), [(0.01, 1), (1.0, 1), (1.01, 2), (2.0, 2), (2.5, 3)])
@@ -259,9 +261,9 @@ def test_a_large_multiple_is_counted_in_buckets_and_the_limit_itself_exactly() -
 def within(
     tested: UserLimits, demand: Demand, user: Part | None, address: Part | None = None, now: float = 0.0
 ) -> Decision:
-    decision = tested.hit_within(demand, user, address, now)
-    assert decision is not None
-    return decision
+    verdict = tested.hit_within(demand, user, address, now)
+    assert verdict != NO_LIMIT
+    return decision_of(verdict)
 
 
 def test_of_a_user_and_its_address_only_a_part_may_be_used_up() -> None:
@@ -288,7 +290,7 @@ def test_what_was_charged_against_a_part_is_charged_and_rounded_up_as_ever() -> 
 def test_where_no_limit_applies_there_is_no_part_either() -> None:
     tested = windows(per(10), plans={"staff": ()})
     demand = Demand(user="ann", address="host", plan="staff")
-    assert tested.hit_within(demand, None, None, 0.0) is None
+    assert tested.hit_within(demand, None, None, 0.0) == NO_LIMIT
     assert tested.users == 0
 
 

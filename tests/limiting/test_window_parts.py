@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.store.fallback import ReducedLimit
 from autoglm_throttle.types import EXACT_AT_MOST, Decision, Reason, UserLimit
-from tests.limiting.windows import limit, window
+from tests.limiting.windows import SlidingWindow, limit, window
 
 BIG = EXACT_AT_MOST + 1
 
@@ -182,7 +181,8 @@ def test_what_was_counted_outlives_a_change_of_size(limits: tuple[UserLimit, ...
     assert left(tested, 1000.0) == [max(0, each.limit - spent) for each in small]
     rejected = ask(tested, 1, 1000.0)
     assert not rejected.allowed
-    assert tested.test(tested.peek("ann"), 1, 1000.0 + rejected.retry_after_s).allowed
+    later = copy.deepcopy(tested)
+    assert later.test(later.peek("ann"), 1, 1000.0 + rejected.retry_after_s).allowed
     tested.resize(limits)
     assert left(tested, 1000.0) == [each.limit - spent for each in limits]
     assert tested.give_back("ann", spent, 1000.0, 1000.5)

@@ -8,10 +8,10 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.shared_limits import PendingCheck
 from autoglm_throttle.types import Decision, Demand, UserLimit
+from tests.limiting.windows import SlidingWindow
 from tests.store.scripted_store import denied, granted
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, Shared, answer_of
 
@@ -144,7 +144,7 @@ def test_local_admissions_never_exceed_limit(
         if isinstance(found, PendingCheck):
             answer = StoreErrorKind.TIMEOUT if here else answer_of(store.hit("a", units * scale, now), limits)
             found = found.resolve(answer, now)
-        assert found is not None
+        assert isinstance(found, Decision)
         if not found.allowed:
             continue
         spent.append((now, units * scale, here))
@@ -171,7 +171,7 @@ def test_user_known_to_all_processes_gets_little_over_limit(
         if isinstance(found, PendingCheck):
             answer = answer_of(store.hit("a", 1, now), (whole,)) if in_time else StoreErrorKind.TIMEOUT
             found = found.resolve(answer, now)
-        assert found is not None
+        assert isinstance(found, Decision)
         if found.allowed:
             spent.append(now)
 

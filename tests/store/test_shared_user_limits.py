@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.sliding_window import SlidingWindow
+from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.shared_limits import PendingCheck
-from autoglm_throttle.types import Demand, Priority, Reason, StoreFailureMode, UserLimit
+from autoglm_throttle.types import Decision, Demand, Priority, Reason, StoreFailureMode, UserLimit
+from tests.limiting.windows import SlidingWindow
 from tests.store.scripted_store import denied, granted
 from tests.store.shared_user_limits import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
 
 
 def test_a_demand_without_limits_is_not_asked_about() -> None:
-    assert Shared().windows.hit(ALICE, 0.0) is None
-    assert Shared(MINUTE, plans={"gold": ()}).windows.hit(Demand(user="x", plan="gold"), 0.0) is None
+    assert Shared().windows.hit(ALICE, 0.0) == NO_LIMIT
+    assert Shared(MINUTE, plans={"gold": ()}).windows.hit(Demand(user="x", plan="gold"), 0.0) == NO_LIMIT
 
 
 def test_check_charges_user_and_wider_address_limits() -> None:
@@ -267,6 +268,6 @@ def test_decisions_equal_those_of_memory(
             found = found.resolve(answer_of(store.hit(demand.user, units, now), limits), now)
         else:
             store.hit(demand.user, units, now)
-        assert found is not None
+        assert isinstance(found, Decision)
         assert numbers(found)[:3] == numbers(wanted)[:3]
         assert found.retry_after_s == pytest.approx(wanted.retry_after_s, abs=2e-6)
