@@ -198,8 +198,9 @@ class Throttle:
             ConfigError: the name or a figure is not allowed.
             ValueError: the guard exists already with other figures.
         """
-        guards = self._guards
-        return (guards if guards is not None else self._guard_registry()).guard(name, figures)
+        guards = self._guards or self._guard_registry()
+        circuit = None if figures else guards.guards.get(name)  # the usual case, without a further call
+        return guards.guard(name, figures) if circuit is None else guards.handle(circuit)
 
     def feature(  # noqa: PLR0913 - one argument for each property of a guard
         self,

@@ -99,6 +99,7 @@ class GuardRegistry:
         self._degradation = DegradationController(
             settings.degradation, load, settings.gpu.sample_interval_s, clock, _level_changed
         )
+        self.handle = Guard  # for a caller that finds the guard's state itself
         # What a successor takes over. Guards by name; the first ones are the next candidates for eviction.
         self.guards: OrderedDict[str, GuardState] = OrderedDict()
         # Evicted guards that callers may still hold: a name must never have two breakers.
