@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.types import (
     BreakerCause,
@@ -62,16 +64,23 @@ class BreakerStore(Protocol):
 class FleetLink:
     """One breaker's link to its fleet: the leases it holds, and its messages to the store.
 
-    Messages are appended to ``messages`` under the breaker's lock, and sent when it is left.
+    Messages are appended to ``messages`` under the breaker's lock, and sent when it is left. A fault of the
+    store is logged in ``fault_log``, and the message is lost.
     """
 
     def __init__(
-        self, name: str, settings: BreakerSettings, store: BreakerStore, messages: deque[Callable[[], object]]
+        self,
+        name: str,
+        settings: BreakerSettings,
+        store: BreakerStore,
+        messages: deque[Callable[[], object]],
+        fault_log: RateLimitedLogger,
     ) -> None:
         self._name = name
         self._settings = settings
         self.store: BreakerStore = store
         self._messages = messages
+        self._fault_log = fault_log
         self._is_subscribed = False
         self._leases: dict[int, ProbeLease] = {}
         self.is_cold: bool = True  # Whether the first state of the store is still unknown
@@ -92,12 +101,11 @@ class FleetLink:
         """Report openings that only this process knows."""
         for change in changes:
             if change.after is BreakerState.OPEN:
-                period = change.retry_after_s, change.rounds, change.cause
-                self._messages.append(partial(self.store.report_open, self._name, *period))
+                self._report(self.store.report_open, change.retry_after_s, change.rounds, change.cause)
 
     def report_operator_state(self, state: BreakerState) -> None:
         """Report an operator command."""
-        self._messages.append(partial(self.store.report_operator_state, self._name, state))
+        self._report(self.store.report_operator_state, state)
 
     def add_lease(self, lease: ProbeLease) -> None:
         """Store the lease of a probe that has started."""
@@ -112,4 +120,13 @@ class FleetLink:
     def release(self, lease: ProbeLease, outcome: Outcome = Outcome.NEUTRAL) -> None:
         """Return a lease, with the outcome of its probe."""
         rules = self._settings.successes_needed, self._settings.wait_s(lease.rounds + 1)
-        self._messages.append(partial(self.store.report_probe, self._name, lease, outcome, *rules))
+        self._report(self.store.report_probe, lease, outcome, *rules)
+
+    def _report(self, send: Callable[..., object], *message: object) -> None:
+        self._messages.append(partial(self._send, send, message))
+
+    def _send(self, send: Callable[..., object], message: tuple[object, ...]) -> None:
+        try:
+            send(self._name, *message)
+        except Exception as error:  # noqa: BLE001 - the breaker must work without its store
+            self._fault_log.warn("store", "the store of breakers failed", error=error, level=logging.ERROR)

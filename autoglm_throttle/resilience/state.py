@@ -94,6 +94,7 @@ class ThreadSafeBreaker:
         clock: Clock,
         store: BreakerStore | None,
         on_transitions: TransitionsObserver | None,
+        fault_log: RateLimitedLogger,
     ) -> None:
         self.core: Breaker = core
         self._clock = clock
@@ -103,7 +104,7 @@ class ThreadSafeBreaker:
         self.open_period: tuple[GuardRejection, int, float, float] | None = None
         name = core.machine.name
         self.fleet: FleetLink | None = (  # Link to the fleet; None: this process decides alone
-            None if store is None else FleetLink(name, core.settings, store, self._lock.pending)
+            None if store is None else FleetLink(name, core.settings, store, self._lock.pending, fault_log)
         )
 
     def allow(self, *, lease_required: bool) -> GuardPermit | GuardRejection:
@@ -238,7 +239,7 @@ class GuardState:
         self, core: Breaker, store: BreakerStore | None, on_transitions: TransitionsObserver | None
     ) -> None:
         self.executor = None
-        self.breaker = ThreadSafeBreaker(core, self.clock, store, on_transitions)
+        self.breaker = ThreadSafeBreaker(core, self.clock, store, on_transitions, self.fault_log)
         self._update_fast_path()
 
     def attach(self, executor: Executor | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from autoglm_throttle.events import LOG_INTERVAL_S
 from autoglm_throttle.resilience.fleet_link import BreakerStore
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.transitions import BreakerEvent
@@ -369,16 +370,25 @@ def test_metrics_only_is_each_process_own() -> None:
     assert store.reports == []
 
 
-def test_raising_store_is_harmless(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_raising_store_is_harmless_and_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     class Faulty(FakeStore):
         def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
             raise RuntimeError("the store's own")
 
+        def report_operator_state(self, name: str, state: BreakerState) -> None:
+            raise RuntimeError("the store's own")
+
     circuit = in_fleet(Faulty())
-    fail(circuit)
-    assert circuit.state() is OPEN
+    for _ in range(3):
+        circuit.breaker.operate(BreakerEvent.RESET)
+        fail(circuit)
+        assert circuit.state() is OPEN
+    circuit.clock.advance(LOG_INTERVAL_S)
+    circuit.breaker.operate(BreakerEvent.RESET)
+    assert caplog.messages == [
+        "db: the store of breakers failed",
+        "db: the store of breakers failed (5 more since the last line)",
+    ]
     assert "the store's own" in caplog.text
 
 
