@@ -1,10 +1,11 @@
 """The headline experiment: 100, 1000, 3000 and 5000 requests/s over real HTTP, with and without the throttle.
 
-Run: ``python -m benchmarks.headline``, under ten minutes. Each row is a uvicorn process of its own with the
-simulated inference service on one core; the load generator, open loop and with even arrivals of
-10/30/60 % high, mid and low, runs on another. Beside the rows runs a control, the service with headroom and
-nothing in front of it: a round counts only if its control could answer everything, so that a slow machine
-gives no figures instead of wrong ones. ``--hold 60`` holds 5000/s for a minute; ``--full`` takes three hours.
+Run: ``python -m benchmarks.headline``, about eleven minutes. Each row is a uvicorn process of its own with
+the simulated inference service on one core; the load generator, open loop and with even arrivals of
+10/30/60 % high, mid and low, runs on another. Beside the rows runs a control for each app, raw and FastAPI:
+the service with headroom and nothing in front of it. A round counts for the rows of an app only if its
+control could answer everything, so that a slow machine gives no figures instead of wrong ones. ``--hold 60``
+holds 5000/s for a minute; ``--full`` takes three hours.
 """
 
 from __future__ import annotations

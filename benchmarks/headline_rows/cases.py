@@ -65,12 +65,17 @@ ROWS: dict[str, str] = {
     "throttle": "autoglm_throttle, in memory",
     "redis": "autoglm_throttle, users on Redis",
     "fastapi": "FastAPI app alone",
+    "fastapi-throttle": "autoglm_throttle (FastAPI app)",
     "slowapi": "slowapi (FastAPI app)",
     "fastapi-limiter": "fastapi-limiter (FastAPI app)",
 }
-"""Middleware of the rows. The peers need a FastAPI app, so they have a bare row of their own."""
+"""Middleware of the rows. The peers need a FastAPI app; ours runs in front of both apps."""
 
-OURS = ("throttle", "redis")
+FASTAPI = ("fastapi", "fastapi-throttle", "slowapi", "fastapi-limiter")
+"""Rows with the FastAPI app, which have a control of their own."""
+
+RAW_OURS = ("throttle", "redis")
+OURS = (*RAW_OURS, "fastapi-throttle")
 
 PEERS = {"slowapi": "slowapi", "fastapi-limiter": "fastapi_limiter"}
 """Optional packages of the benchmarks, and the module that shows their installation."""
@@ -89,25 +94,37 @@ class Case:
         return "control" if self == CONTROL else f"{self.variant}/{self.row}"
 
     @property
+    def control(self) -> str:
+        """Return the key of its control: the same app with headroom, alone."""
+        return (FASTAPI_CONTROL if self.row in FASTAPI else CONTROL).key
+
+    def needed_rejections(self, level: str) -> float:
+        """Return the share of a level above the capacity; 1: the fixed rates decide, priority by priority."""
+        if self.variant == "nominal":
+            return 1.0
+        return max(0.0, 1.0 - VARIANTS[self.variant].capacity_rps / float(level.removesuffix("/s")))
+
+    @property
     def title(self) -> str:
         """Return its title in tables."""
-        return f"control: {ROWS['bare']}" if self == CONTROL else ROWS[self.row]
+        return f"control: {ROWS[self.row]}" if self in {CONTROL, FASTAPI_CONTROL} else ROWS[self.row]
 
 
 CONTROL = Case("headroom", "bare")
+FASTAPI_CONTROL = Case("headroom", "fastapi")
 
 CASES: tuple[Case, ...] = (
     CONTROL,
-    *(Case("headroom", row) for row in ("throttle", "redis", "fastapi", "slowapi", "fastapi-limiter")),
-    *(Case("pressure", row) for row in ("bare", "throttle", "redis", "slowapi", "fastapi-limiter")),
-    *(Case("nominal", row) for row in OURS),
+    *(Case("headroom", row) for row in (*RAW_OURS, *FASTAPI)),
+    *(Case("pressure", row) for row in ("bare", *RAW_OURS, *FASTAPI)),
+    *(Case("nominal", row) for row in RAW_OURS),
 )
-"""Cases of every round, with one control for all: the same server under the same plan."""
+"""Cases of every round, with a control for each app: the same server under the same plan."""
 
 HOLD_CASES: tuple[Case, ...] = (
     CONTROL,
-    *(Case("headroom", row) for row in OURS),
-    *(Case("pressure", row) for row in ("bare", *OURS)),
+    *(Case("headroom", row) for row in RAW_OURS),
+    *(Case("pressure", row) for row in ("bare", *RAW_OURS)),
 )
 """Cases that hold the highest level for long."""
 
@@ -150,7 +167,7 @@ class Scale:
 LEVELS = (100.0, 1000.0, 3000.0, 5000.0)
 
 SHORT = Scale(LEVELS, 3.0, 3.0, 3)
-"""Under ten minutes."""
+"""About eleven minutes."""
 
 FULL = Scale((*LEVELS, 10_000.0), 20.0, 20.0, 5)
 """About two hours; 10 000/s counts only where the control can do it."""

@@ -15,6 +15,8 @@ COLOURS = {
     "bare": ("service alone", "#d55e00"),
     "throttle": ("autoglm_throttle", "#009e73"),
     "redis": ("with Redis", "#0072b2"),
+    "fastapi": ("FastAPI alone", "#000000"),
+    "fastapi-throttle": ("autoglm_throttle, FastAPI", "#56b4e9"),
     "slowapi": ("slowapi", "#e69f00"),
     "fastapi-limiter": ("fastapi-limiter", "#cc79a7"),
 }
@@ -55,17 +57,20 @@ def _by_level(
     found: Sequence[Mapping[str, Any]], variant: str, name: str, levels: Sequence[str]
 ) -> list[Mapping[str, Any] | None]:
     key = "control" if name == "control" else f"{variant}/{name}"
-    by = {row["level"]: row for row in found if row["case"] == key}
+    by = {row["level"]: row for row in found if row["case"] == key and row["outcome"] != "inconclusive"}
     return [by.get(level) for level in levels]
 
 
 def _legend() -> str:
-    parts, x = [], LEFT
+    parts, x, y = [], LEFT, 14
     for title, colour in COLOURS.values():
-        parts.append(f'<line x1="{x}" x2="{x + 18}" y1="14" y2="14" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{x + 22}" y="18">{title}</text>')
+        if x + 34 + 7 * len(title) > 2 * (LEFT + WIDTH):
+            x, y = LEFT, y + 16
+        parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{x + 22}" y="{y + 4}">{title}</text>')
         x += 34 + 7 * len(title)
-    parts.append(f'<circle cx="{x + 6}" cy="14" r="3.5"/><text x="{x + 14}" y="18">published (mean)</text>')
+    parts.append(f'<circle cx="{x + 6}" cy="{y}" r="3.5"/>')
+    parts.append(f'<text x="{x + 14}" y="{y + 4}">published (mean)</text>')
     return "".join(parts)
 
 

@@ -1,7 +1,8 @@
-"""The control rule: if the machine is too slow for the control row, a round counts for no other row.
+"""The control rule: if the machine is too slow for the control of a row, its round does not count.
 
-In every round, a control runs beside the rows under test: the same server command, generator, plan and
-connections, without a throttle in between. A round counts only if its control passes.
+In every round, a control of each app runs beside the rows under test: the same server command, generator,
+plan and connections, without a limiter in between. A round counts for the rows of an app if its control
+passes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
-
-from autoglm_throttle.traffic.report.schema import Part
-from autoglm_throttle.traffic.report.verdict import rejects_nearly_all
-
-CONTROL = "control"
-"""Name of the control row."""
 
 DONE = 0.99
 """Least share of the planned requests that must be answered."""
@@ -36,14 +31,8 @@ class Point:
     p99_s: float | None
     """The p99 of served requests; None: no request was served."""
     error_ratio: float | None
-    rejects_nearly_all: bool = False
-    """Whether it served nearly nothing, by the rule of reports: that is no pass."""
-
-    @classmethod
-    def of(cls, tally: Part) -> Point:
-        """Read the numbers from a tally of a report."""
-        p99_s, nearly_all = tally["response"]["p99_s"], rejects_nearly_all(tally)
-        return cls(tally["done_ratio"], p99_s, tally["error_ratio"], nearly_all)
+    rejects_too_many: bool = False
+    """Whether it rejected more than its load asks for."""
 
     @property
     def passes(self) -> bool:
@@ -51,11 +40,11 @@ class Point:
         if self.done_ratio is None or self.p99_s is None or self.error_ratio is None:
             return False
         is_within = self.done_ratio >= DONE and self.p99_s < P99_S and self.error_ratio < ERRORS
-        return is_within and not self.rejects_nearly_all
+        return is_within and not self.rejects_too_many
 
 
 Round = Mapping[str, Point]
-"""Rows of one round by name, including the control."""
+"""Rows of one round by name, including the controls."""
 
 ControlOutcome = Literal["pass", "fail", "inconclusive"]
 
@@ -108,22 +97,22 @@ def majority(rounds: int) -> int:
     return rounds // 2 + 1
 
 
-def is_counted(one: Round) -> bool:
-    """Whether a round counts: its control ran and passed."""
-    control = one.get(CONTROL)
-    return control is not None and control.passes
+def is_counted(one: Round, control: str) -> bool:
+    """Whether a round counts for the rows of a control: it ran and passed."""
+    return control in one and one[control].passes
 
 
-def evaluate(rounds: Sequence[Round], row: str, needed: int | None = None) -> ControlResult:
+def evaluate(rounds: Sequence[Round], row: str, control: str, needed: int | None = None) -> ControlResult:
     """Evaluate a row over the rounds.
 
     Args:
         rounds: all rounds, counted or not; a row that is missing from a round did not pass it.
-        row: its name; the control is evaluated like any other row.
+        row: its name; a control is evaluated like any other row.
+        control: name of its control.
         needed: counted rounds that must pass; None: more than half of all rounds.
     """
     wanted = majority(len(rounds)) if needed is None else needed
-    counted = [one for one in rounds if is_counted(one)]
+    counted = [one for one in rounds if is_counted(one, control)]
     passed = sum(1 for one in counted if row in one and one[row].passes)
     outcome: ControlOutcome = "pass" if passed >= wanted else "fail"
     if len(counted) < wanted:
@@ -131,14 +120,14 @@ def evaluate(rounds: Sequence[Round], row: str, needed: int | None = None) -> Co
     return ControlResult(outcome, len(rounds), len(counted), passed, wanted)
 
 
-def done_ratio(rounds: Sequence[Round], row: str) -> Quantiles | None:
+def done_ratio(rounds: Sequence[Round], row: str, control: str) -> Quantiles | None:
     """Answers of a row divided by answers of its control, over all rounds that have both."""
-    return _quantiles([(one[row].done_ratio, one[CONTROL].done_ratio) for one in _both(rounds, row)])
+    return _quantiles([(one[row].done_ratio, one[control].done_ratio) for one in _both(rounds, row, control)])
 
 
-def p99_ratio(rounds: Sequence[Round], row: str) -> Quantiles | None:
+def p99_ratio(rounds: Sequence[Round], row: str, control: str) -> Quantiles | None:
     """The p99 of a row divided by the p99 of its control, over all rounds that have both."""
-    return _quantiles([(one[row].p99_s, one[CONTROL].p99_s) for one in _both(rounds, row)])
+    return _quantiles([(one[row].p99_s, one[control].p99_s) for one in _both(rounds, row, control)])
 
 
 def order(rows: Sequence[str], number: int) -> list[str]:
@@ -147,8 +136,8 @@ def order(rows: Sequence[str], number: int) -> list[str]:
     return [*rows[first:], *rows[:first]]
 
 
-def _both(rounds: Sequence[Round], row: str) -> list[Round]:
-    return [one for one in rounds if row in one and CONTROL in one]
+def _both(rounds: Sequence[Round], row: str, control: str) -> list[Round]:
+    return [one for one in rounds if row in one and control in one]
 
 
 def _quantiles(pairs: Sequence[tuple[float | None, float | None]]) -> Quantiles | None:

@@ -6,13 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.harness import line
-from benchmarks.headline_rows.cases import PUBLISHED, ROWS, VARIANTS
+from benchmarks.headline_rows.cases import FASTAPI_CONTROL, PUBLISHED, ROWS, VARIANTS
 from benchmarks.headline_rows.evaluation import TOP
 
 SHOWN = ("headroom", "pressure")
 """Variants with a table; the third is checked by its counts alone."""
 
-COLUMNS = ("mean", "p50", "p95", "p99", "errors", "rejected", "served/s", "in 500 ms", "answered", "")
+COLUMNS = (
+    "mean",
+    "p50",
+    "p95",
+    "p99",
+    "errors",
+    "rejected",
+    "of high",
+    "served/s",
+    "in 500 ms",
+    "answered",
+    "",
+)
 TIMES = ("mean_s", "p50_s", "p95_s", "p99_s")
 
 
@@ -46,7 +58,7 @@ def _body(level: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if level in PUBLISHED:
         known = PUBLISHED[level]
         cells = (f"{known.mean_ms:g} ms", "", "", "", f"{known.error_ratio:.1%}", f"{known.triggers} times")
-        yield _cells("published", *cells, "", "", "", "")
+        yield _cells("published", *cells, "", "", "", "", "")
     last = ""
     for row in rows:
         variant = row["case"].partition("/")[0]
@@ -59,11 +71,17 @@ def _body(level: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _figures(row: Mapping[str, Any]) -> Iterator[str]:
+    if row["outcome"] == "inconclusive":
+        yield from ["-"] * (len(COLUMNS) - 1)
+        yield row["outcome"]
+        return
     for name in TIMES:
         yield "-" if row[name] is None else f"{1e3 * row[name]:.0f} ms"
     rejected = row["limited"] + row["shed"]
     yield f"{row['errors'] / row['planned']:.1%}"
     yield f"{rejected / row['planned']:.1%}"
+    high = row["priorities"]["high"]
+    yield f"{(high['limited'] + high['shed']) / high['planned']:.1%}"
     yield f"{row['served_rps']:.0f}"
     yield f"{row['goodput_rps']:.0f}/s"
     yield f"{row['done_ratio']:.1%}"
@@ -74,6 +92,8 @@ def _title(case: str, *, long: bool = False) -> str:
     variant, _, row = case.partition("/")
     if not row:
         return "control: the service alone, its GPU can do 6000/s"
+    if case == FASTAPI_CONTROL.key:
+        return f"control: {ROWS[row]}"
     return f"{ROWS[row]}; {VARIANTS[variant].title}" if long else ROWS[row]
 
 

@@ -52,15 +52,15 @@ def signed_in(scope: Scope) -> Caller | None:
     return None
 
 
-def ours(sim: SimulatedGpu, service_options: ServiceOptions) -> App:
-    """Build the service behind the throttle with the simulated GPU; on Redis with a user limit."""
+def ours(app: App, sim: SimulatedGpu, service_options: ServiceOptions) -> App:
+    """Build the throttle with the simulated GPU in front of an app; on Redis with a user limit."""
     chosen: dict[str, Any] = {"priority_header_trust": "any", **VARIANTS[service_options.variant].settings}
     if service_options.row == "redis":
         shared = {"user_limit": "100/second", "key_secret": "benchmark of no secrets"}
         chosen |= {"redis_url": service_options.redis_url, **shared}
     throttle = Throttle(Settings(**chosen), gpu=sim)
     identify = signed_in if throttle.settings.users.user_limit else None
-    return ThrottleMiddleware(service(sim), throttle=throttle, identify=identify)
+    return ThrottleMiddleware(app, throttle=throttle, identify=identify)
 
 
 def build(service_options: ServiceOptions) -> App:
@@ -69,9 +69,10 @@ def build(service_options: ServiceOptions) -> App:
     sim = gpu(variant.capacity_rps)
     rows: dict[str, Callable[[], App]] = {
         "bare": lambda: service(sim),
-        "throttle": lambda: ours(sim, service_options),
-        "redis": lambda: ours(sim, service_options),
+        "throttle": lambda: ours(service(sim), sim, service_options),
+        "redis": lambda: ours(service(sim), sim, service_options),
         "fastapi": lambda: peers.alone(sim),
+        "fastapi-throttle": lambda: ours(peers.alone(sim), sim, service_options),
         "slowapi": lambda: peers.slowapi(sim, variant.by_hand_rps),
         "fastapi-limiter": lambda: peers.fastapi_limiter(sim, variant.by_hand_rps),
     }

@@ -30,7 +30,7 @@ NOTES = (
     "done: answers of any kind. of control: answers by those of the control in the same round, median",
     "(least..greatest). CPU: share of a core that the server took, over the whole run. published: they do",
     "not say which latency, nor whether refusals are errors; under limited stands how often their limiter",
-    "acted. The peers need a FastAPI app, which has a row of its own, and hold one limit, set by hand.",
+    "acted. Rows with a FastAPI app have a control of their own. Peers hold one limit, set by hand.",
     "Users on Redis: 1000 users who have signed in, each with a limit that is asked for every time.",
 )
 

@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.traffic.report import make
-from autoglm_throttle.traffic.request_log import RequestResult
 from benchmarks.headline_rows.control import (
-    CONTROL,
     Point,
     Round,
     done_ratio,
@@ -19,8 +16,8 @@ from benchmarks.headline_rows.control import (
     order,
     p99_ratio,
 )
-from tests.traffic.report.sample_runs import RUN_INFO, Sent, made
 
+CONTROL = "control"
 GOOD = Point(1.0, 0.1, 0.0)
 BAD = Point(0.5, 3.0, 0.2)
 
@@ -44,16 +41,11 @@ def rounds(*letters: str) -> list[Round]:
         (Point(None, 0.1, 0.0), False),
         (Point(1.0, None, 0.0), False),
         (Point(1.0, 0.1, None), False),
-        (Point(1.0, 0.1, 0.0, rejects_nearly_all=True), False),  # FIELD.md, row 35
+        (Point(1.0, 0.1, 0.0, rejects_too_many=True), False),  # FIELD.md, row 35
     ],
 )
 def test_a_row_passes_a_round_within_all_three_bounds(point: Point, passes: bool) -> None:
     assert point.passes is passes
-
-
-def test_a_point_is_read_from_a_tally() -> None:
-    told = make(made([Sent(response_s=0.25), Sent(ending=RequestResult.TIMEOUT)]), RUN_INFO)
-    assert Point.of(told["totals"]) == Point(0.5, 0.25, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +68,7 @@ def test_a_point_is_read_from_a_tally() -> None:
 def test_the_judgement(
     letters: tuple[str, ...], outcome: str, counted: int, passed: int, status: int
 ) -> None:
-    told = evaluate(rounds(*letters), "row")
+    told = evaluate(rounds(*letters), "row", CONTROL)
     assert (told.outcome, told.rounds, told.counted, told.passed, told.status) == (
         outcome,
         len(letters),
@@ -88,12 +80,12 @@ def test_the_judgement(
 
 
 def test_number_of_required_passes_is_configurable() -> None:
-    assert evaluate(rounds("gg", "gb", "gb"), "row", needed=1).outcome == "pass"
-    assert evaluate(rounds("gg", "gg", "gg"), "row", needed=4).outcome == "inconclusive"
+    assert evaluate(rounds("gg", "gb", "gb"), "row", CONTROL, needed=1).outcome == "pass"
+    assert evaluate(rounds("gg", "gg", "gg"), "row", CONTROL, needed=4).outcome == "inconclusive"
 
 
 def test_control_is_evaluated_like_any_row() -> None:
-    assert evaluate(rounds("gb", "gb", "bb"), CONTROL).outcome == "pass"
+    assert evaluate(rounds("gb", "gb", "bb"), CONTROL, CONTROL).outcome == "pass"
 
 
 @pytest.mark.parametrize(("count", "needed"), [(1, 1), (2, 2), (3, 2), (5, 3), (10, 6)])
@@ -103,13 +95,15 @@ def test_more_than_half_must_pass(count: int, needed: int) -> None:
 
 @given(st.lists(st.sampled_from(["gg", "gb", "bg", "bb", "g-", "-g"]), min_size=1, max_size=9))
 def test_a_round_without_a_passing_control_decides_nothing(letters: list[str]) -> None:
-    told = evaluate(rounds(*letters), "row")
-    counted = [one for one in rounds(*letters) if is_counted(one)]
+    told = evaluate(rounds(*letters), "row", CONTROL)
+    counted = [one for one in rounds(*letters) if is_counted(one, CONTROL)]
     assert told.counted == len(counted)
     assert (told.outcome == "pass") == (told.passed >= told.needed)
     assert (told.outcome == "inconclusive") == (told.counted < told.needed)
     better = evaluate(
-        [{**one, "row": GOOD} if not is_counted(one) else one for one in rounds(*letters)], "row"
+        [{**one, "row": GOOD} if not is_counted(one, CONTROL) else one for one in rounds(*letters)],
+        "row",
+        CONTROL,
     )
     assert (better.outcome, better.passed) == (told.outcome, told.passed)
 
@@ -122,13 +116,13 @@ def test_ratios_are_to_the_control_of_the_same_round() -> None:
         {"row": GOOD},
         {CONTROL: Point(0.0, 0.0, 0.0), "row": GOOD},
     ]
-    done, p99 = done_ratio(made_up, "row"), p99_ratio(made_up, "row")
+    done, p99 = done_ratio(made_up, "row", CONTROL), p99_ratio(made_up, "row", CONTROL)
     assert done is not None
     assert p99 is not None
     assert [done.median, done.least, done.greatest] == pytest.approx([0.75, 0.5, 1.0])
     assert [p99.median, p99.least, p99.greatest] == pytest.approx([3.0, 2.0, 4.0])
     assert str(done) == "0.750 (0.500..1.000)"
-    assert done_ratio(made_up, "another") is None
+    assert done_ratio(made_up, "another", CONTROL) is None
 
 
 @given(st.integers(min_value=1, max_value=7), st.integers(min_value=0, max_value=50))

@@ -70,10 +70,10 @@ def test_plan_has_the_levels_and_mix_of_the_published_run() -> None:
     assert str(SHORT) == "100, 1000, 3000, 5000 requests/s for 3 s each"
 
 
-def test_a_short_form_fits_into_ten_minutes() -> None:
+def test_a_short_form_fits_into_twelve_minutes() -> None:
     starting_s = 2.0
     each_s = SHORT.plan().duration_s + starting_s
-    assert SHORT.rounds * len(SHORT.cases) * each_s < 600.0
+    assert SHORT.rounds * len(SHORT.cases) * each_s < 720.0
 
 
 def test_options_select_the_rows_and_the_record() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.headline_rows import evaluation, part
 from benchmarks.headline_rows.cases import HOLD_CASES, LEVELS, SHORT, Scale
-from tests.benchmarks.test_headline_evaluation import rounds
+from tests.benchmarks.test_headline_evaluation import rounds, slow
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +37,18 @@ def test_each_level_has_a_table_with_the_published_figures_first() -> None:
     assert "a processor, 2 cores" in text
 
 
+def test_rows_without_a_control_that_passed_have_no_figures() -> None:
+    seen = rounds()
+    for one in seen:
+        slow(one, "headroom/fastapi")
+    text = part.headline_part({**kept(), "rows": evaluation.rows(seen, SHORT)})
+    last = [cells(row) for row in text.splitlines() if "(FastAPI app)" in row][-1]
+    assert last[1:] == ["-"] * 10 + ["inconclusive"]
+
+
 def test_rows_of_the_nominal_rates_are_no_comparison() -> None:
     rows = [cells(row) for row in part.headline_part(kept()).splitlines() if row.startswith("| ")]
-    assert all(len(row) == 11 for row in rows)
+    assert all(len(row) == 12 for row in rows)
     assert not any("1000/500/100" in row[0] for row in rows)
 
 
@@ -54,5 +63,5 @@ def test_summary_shows_the_control_and_the_loaded_rows() -> None:
     ]
     bare = rows[1]
     assert bare[4] == "2000 ms"
-    assert bare[10] == "fail"
+    assert bare[11] == "fail"
     assert "5000/s" in part.hold_part(found)
