@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import anyio
 
-from autoglm_throttle._runtime.wakeup import DisconnectWait, new_wakeup
+from autoglm_throttle._runtime.wakeup import DisconnectWait, Wakeup, new_wakeup
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, QuotaPermit, Rejection
 from autoglm_throttle.limiting.decisions import Usages, decision_of, latest, rate_rejection
@@ -21,6 +21,9 @@ from autoglm_throttle.types import Decision, Demand, Reason
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
+
+# Seconds before disconnect detection starts: most waits are shorter, and detection doubles their cost.
+DISCONNECT_WATCH_DELAY_S = 0.05
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
@@ -182,28 +185,36 @@ class Verdicts:
     async def _wait_in_queue(self, ticket: Ticket, disconnected: DisconnectWait) -> Permit | Rejection | None:
         try:
             wakeup = new_wakeup()
-            on_ready = wakeup.set
-            with self._lock:
-                waits = ticket.state is _WAITING
-                if waits:
-                    ticket.on_ready = on_ready
-                else:  # another thread made it ready first
-                    self._settlement.mark_claimed(ticket)
+            waits = self._registers(wakeup, ticket)
             charges = ticket.charges
             if charges.pending_check is not None and charges.decision is None:  # not asked at the head
                 verdict = await self._check_store(ticket)
                 if verdict is not None:
                     return verdict
             while True:
-                if waits and await wakeup.wait(ticket.deadline_s - self._clock(), disconnected):
-                    self.leave(ticket)
-                    return None
+                if waits:
+                    seconds = ticket.deadline_s - self._clock()
+                    await wakeup.sleep(min(seconds, DISCONNECT_WATCH_DELAY_S))
+                    if seconds > DISCONNECT_WATCH_DELAY_S and not wakeup.is_set:
+                        with wakeup.until(seconds - DISCONNECT_WATCH_DELAY_S):
+                            await disconnected()
+                            self.leave(ticket)
+                            return None
                 verdict = self.poll(ticket)
                 if verdict is not None:
                     return verdict
         except BaseException:
             self.leave(ticket)
             raise
+
+    def _registers(self, wakeup: Wakeup, ticket: Ticket) -> bool:
+        """Register the wake-up of a ticket; False if another thread made it ready first."""
+        with self._lock:
+            if ticket.state is _WAITING:
+                ticket.on_ready = wakeup
+                return True
+            self._settlement.mark_claimed(ticket)
+            return False
 
     def called(self) -> list[tuple[Ticket, Permit | Rejection]]:
         """Return the tickets that became ready or expired without a waiter, with their results."""

@@ -143,8 +143,12 @@ class ThrottleMiddleware:
                 if permit.was_queued:
                     if buffered is None:
                         buffered = BufferedReceive(receive)
-                        receive = buffered.receive
-                    permit = await self._wait_for_slot(permit, buffered)
+                    try:  # None: the client has left
+                        permit = await admission.verdicts.wait(permit, buffered.disconnected)
+                    finally:
+                        if not isinstance(permit, Permit):  # with one the app still reads from the buffer
+                            buffered.close()
+                    receive = buffered.receive
                 else:  # only the shared-store check is pending, for milliseconds
                     permit = await admission.verdicts.wait(permit)
             if not isinstance(permit, Permit):
@@ -233,17 +237,6 @@ class ThrottleMiddleware:
         if isinstance(demand, ProvisionalDemand):  # counted with what replaces it
             return Rejection(demand, decision)
         return self.throttle.admission.reject(demand, decision)
-
-    async def _wait_for_slot(self, ticket: Ticket, buffered: BufferedReceive) -> Permit | Rejection | None:
-        """Wait for a slot while watching for disconnect. Returns None if the client disconnected."""
-        verdict = None
-        try:
-            verdict = await self.throttle.admission.verdicts.wait(ticket, buffered.disconnected)
-        finally:
-            # With a Permit the app still reads from the buffer; __call__ closes it.
-            if not isinstance(verdict, Permit):
-                buffered.close()
-        return verdict
 
     async def _reject(self, scope: Scope, send: Send, rejection: Rejection | None) -> None:
         if rejection is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import CodeType
+from typing import Any, Final
 
 import anyio
 
@@ -24,20 +24,26 @@ PART_OVERHEAD_BYTES = 256
 DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 _DISCONNECT = {"type": "http.disconnect"}
 
+# Code of the functions that have given a message at once: the first one of a request without a body is then
+# received without a task, which would cost more than all else.
+_AT_ONCE: Final[set[CodeType]] = set()
+
 
 class BufferedReceive:
     """Replaces ``receive`` while a request waits, and afterwards.
 
     A body part must not be lost if the slot becomes free during its reception. Not every server
-    survives a cancelled ``receive``: Granian has been observed to lose a part. Under asyncio each
-    part is therefore received in its own task, which runs until the part is consumed.
+    survives a cancelled ``receive``: Granian has been observed to lose a part. Under asyncio each part
+    that does not come at once is therefore received in its own task, which runs until it is consumed.
     """
 
     __slots__ = ("_buffered", "_buffered_bytes", "_is_complete", "_pending", "_receive")
 
+    _has_body = False  # Whether the first message may be late
+
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._buffered: deque[Any] = deque()
+        self._buffered: tuple[Message, ...] = ()
         self._buffered_bytes = 0
         self._is_complete = False  # Whether only a disconnect may follow
         self._pending: asyncio.Future[Any] | None = None
@@ -54,7 +60,7 @@ class BufferedReceive:
 
     def _keep(self, message: Message) -> bool:
         """Buffer a message; True if it is a disconnect."""
-        self._buffered.append(message)
+        self._buffered += (message,)
         self._buffered_bytes += PART_OVERHEAD_BYTES + len(message.get("body") or b"")
         is_disconnect = message["type"] in DISCONNECTS
         self._is_complete = is_disconnect or (
@@ -65,7 +71,8 @@ class BufferedReceive:
     async def receive(self) -> Message:
         """Return the buffered messages in order, then new ones."""
         if self._buffered:
-            return self._buffered.popleft()
+            message, self._buffered = self._buffered[0], self._buffered[1:]
+            return message
         return await (self._receive() if self._pending is None else self._receive_part())
 
     def close(self) -> None:
@@ -76,13 +83,23 @@ class BufferedReceive:
 
     async def _receive_part(self) -> Message:
         """Receive one message; if the caller is cancelled, the next caller gets it."""
-        if self._pending is None:
+        pending = self._pending
+        if pending is None:
             try:
                 asyncio.get_running_loop()
             except RuntimeError:  # trio: its servers survive a cancelled receive
                 return await self._receive()
-            self._pending = asyncio.ensure_future(self._receive())
-        pending = self._pending
+            code = getattr(self._receive, "__code__", None)
+            if code in _AT_ONCE and not (self._buffered or self._has_body):
+                call = BegunCall(self._receive())
+                if call.is_done:
+                    return call.result
+                self._pending = pending = asyncio.ensure_future(call)
+            else:
+                self._pending = pending = asyncio.ensure_future(self._receive())
+                await asyncio.sleep(0)
+                if pending.done() and code is not None:
+                    _AT_ONCE.add(code)
         if not pending.done():
             await _wait_done(pending)
         if self._pending is not pending:  # another caller consumed the part
@@ -124,6 +141,8 @@ class RequestBody(BufferedReceive):
     """
 
     __slots__ = ("_on_timeout", "_watch", "_watched", "is_over", "timed_out")
+
+    _has_body = True
 
     def __init__(self, receive: Receive, watch: SlotWatch, *, is_stream: bool = False) -> None:
         super().__init__(receive)

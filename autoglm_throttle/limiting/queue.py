@@ -36,7 +36,8 @@ class TicketQueue:
     def __init__(self, *, fair: bool) -> None:
         self._fair = fair
         self.tickets: OrderedDict[Ticket, None] = OrderedDict()  # All tickets, in order of arrival
-        self._by_user: dict[str, OrderedDict[Ticket, None]] = {}
+        # Those of each user; most users have one, which then stands for itself.
+        self._by_user: dict[str, Ticket | OrderedDict[Ticket, None]] = {}
         self._served: dict[str, float] = {}  # Cost served to users beyond the least served one
         self._virtual = 0.0  # Cost served to the least served user in the queue
         # Heap of users with tickets; outdated entries, and those of users without tickets, are skipped.
@@ -47,17 +48,22 @@ class TicketQueue:
     def append(self, ticket: Ticket) -> None:
         """Append a ticket."""
         self.tickets[ticket] = None
-        user = ticket.demand.user if self._fair else ""
+        if not self._fair:
+            return
+        user = ticket.demand.user
         mine = self._by_user.get(user)
+        count = _count(mine) + 1
         if mine is None:
-            mine = self._by_user[user] = OrderedDict()
+            self._by_user[user] = ticket
             served = max(self._served.get(user, 0.0), self._virtual)
             self._served[user] = served
             heapq.heappush(self._turns, (served, ticket.arrived_s, user))
             if len(self._turns) > 2 * len(self._by_user) + STALE_TURNS_MAX:
                 self._drop_stale_turns()
-        mine[ticket] = None
-        count = len(mine)
+        elif isinstance(mine, Ticket):
+            self._by_user[user] = OrderedDict.fromkeys((mine, ticket))
+        else:
+            mine[ticket] = None
         if count == len(self._queued_at_least):
             self._queued_at_least.append(0)
         self._queued_at_least[count] += 1
@@ -65,30 +71,31 @@ class TicketQueue:
     def remove(self, ticket: Ticket) -> None:
         """Remove a ticket."""
         del self.tickets[ticket]
-        user = ticket.demand.user if self._fair else ""
-        mine = self._by_user[user]
-        self._queued_at_least[len(mine)] -= 1
-        del mine[ticket]
-        if not mine:
-            del self._by_user[user]
+        if not self._fair:
+            return
+        mine = self._by_user[ticket.demand.user]
+        self._queued_at_least[_count(mine)] -= 1
+        if not isinstance(mine, Ticket):
+            del mine[ticket]
+        if mine is ticket or not mine:
+            del self._by_user[ticket.demand.user]
 
     def count_before(self, user: str) -> int:
         """Count the tickets that are served before a new one of a user."""
         if not self._fair:
             return len(self.tickets)
-        mine = self._by_user.get(user)
-        return sum(self._queued_at_least[1 : 2 + (len(mine) if mine else 0)])
+        return sum(self._queued_at_least[1 : 2 + _count(self._by_user.get(user))])
 
     def displaced_by(self, user: str) -> Ticket | None:
         """Return the newest ticket of the user with most, if a new one of ``user`` is to replace it.
 
         So one user cannot fill a queue (longest queue drop). Nearly equal users do not replace each other.
         """
-        least = len(self._by_user.get(user, ())) + 2
+        least = _count(self._by_user.get(user)) + 2
         if not self._fair or least >= len(self._queued_at_least) or not self._queued_at_least[least]:
             return None
-        most = max(self._by_user.values(), key=len)
-        return next(reversed(most))
+        most = max(self._by_user.values(), key=_count)
+        return most if isinstance(most, Ticket) else next(reversed(most))
 
     def next(self) -> Ticket | None:
         """Return the ticket to be served next; None if there is none."""
@@ -99,7 +106,7 @@ class TicketQueue:
             served, _, user = turns[0]
             mine = self._by_user.get(user)
             if mine is not None and self._served[user] == served:
-                return next(iter(mine))
+                return _oldest(mine)
             heapq.heappop(turns)
         return None
 
@@ -114,15 +121,14 @@ class TicketQueue:
         self._served[user] = served = served + ticket.demand.cost
         mine = self._by_user.get(user)
         if mine is not None:
-            heapq.heapreplace(self._turns, (served, next(iter(mine)).arrived_s, user))
+            heapq.heapreplace(self._turns, (served, _oldest(mine).arrived_s, user))
         if len(self._served) > COUNTERS_MAX:
             self._forget()
 
     def _drop_stale_turns(self) -> None:
         """Rebuild the heap: users who join and leave before their turn would fill it."""
         self._turns = [
-            (self._served[user], next(iter(mine)).arrived_s if mine else 0.0, user)
-            for user, mine in self._by_user.items()
+            (self._served[user], _oldest(mine).arrived_s, user) for user, mine in self._by_user.items()
         ]
         heapq.heapify(self._turns)
 
@@ -136,6 +142,14 @@ class TicketQueue:
         excess = len(self._served) - COUNTERS_MAX // 2
         for user in [user for user in self._served if user not in self._by_user][: max(0, excess)]:
             del self._served[user]
+
+
+def _count(mine: Ticket | OrderedDict[Ticket, None] | None) -> int:
+    return 1 if isinstance(mine, Ticket) else len(mine or ())
+
+
+def _oldest(mine: Ticket | OrderedDict[Ticket, None]) -> Ticket:
+    return mine if isinstance(mine, Ticket) else next(iter(mine))
 
 
 class PriorityQueues:

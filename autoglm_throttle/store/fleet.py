@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle._runtime.worker import Worker
@@ -274,7 +272,7 @@ class FleetSync:
                     return
                 seconds = min(self.leases.add_waiter(wakeup, demand, now), gives_up_s - running_s)
             try:
-                await wakeup.wait(seconds, anyio.sleep_forever)
+                await wakeup.sleep(seconds)
             finally:
                 # The task may be closed at any moment, and never run again.
                 self.lock.run(partial(self.leases.remove_waiter, wakeup, demand, self.clock()))
@@ -328,7 +326,7 @@ class FleetSync:
                 self._record_loss(since_s, TIMEOUT_TEXT)
             self._outage.record_recovery(now, f": {leases.members} members")
         for wakeup in wakeups:
-            wakeup.set()
+            wakeup()
 
     def _call(self, figures: Sequence[int], lifetime_s: float) -> list[int]:
         """Announce this process for a time, 0 to leave, with the figures of the leases; return the reply."""

@@ -107,13 +107,11 @@ class TestSynchronousFace:
         throttle = warmed(limited_throttle())
         (running,) = permits_for(throttle)
 
-        class SettlingWakeup:
-            @property
-            def set(self) -> Callable[[], None]:
-                running.settle()
-                return lambda: None
+        def settling_wakeup() -> Callable[[], None]:
+            running.settle()
+            return lambda: None
 
-        monkeypatch.setattr(admission_module, "new_wakeup", SettlingWakeup)
+        monkeypatch.setattr(admission_module, "new_wakeup", settling_wakeup)
         permit = await throttle.wait(ticket_for(throttle, Demand(MID)))
         assert isinstance(permit, Permit)
         assert remaining_state(throttle) == NO_REMAINING_STATE

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from autoglm_throttle._runtime import wakeup
+from autoglm_throttle.admission import verdicts
 
 
 @pytest.fixture(autouse=True)
 def keen_ears(monkeypatch: pytest.MonkeyPatch) -> None:
     """Detect disconnects from the start of a wait: these tests let no time pass."""
-    monkeypatch.setattr(wakeup, "DISCONNECT_WATCH_DELAY_S", 0.0)
+    monkeypatch.setattr(verdicts, "DISCONNECT_WATCH_DELAY_S", 0.0)
 
 
 @pytest.fixture

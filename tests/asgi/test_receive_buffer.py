@@ -258,6 +258,67 @@ def test_an_app_may_cancel_its_receive_too() -> None:
     asyncio.run(scenario())
 
 
+class PromptServer:
+    """Gives the empty body of a request, then the disconnect of its client, each as soon as it is there."""
+
+    def __init__(self) -> None:
+        self.sends = anyio.Event()
+        self.leaves = anyio.Event()
+        self.tasks: set[object] = set()
+        self._is_read = False
+
+    async def receive(self) -> Message:
+        self.tasks.add(asyncio.current_task())
+        is_read, self._is_read = self._is_read, True  # also if it is cancelled
+        if not is_read:
+            if not self.sends.is_set():  # `wait` takes a step of the loop in any case
+                await self.sends.wait()
+                await settled(3)
+            return part(b"", more=False)
+        await self.leaves.wait()
+        return GONE
+
+
+def test_message_that_comes_at_once_is_received_without_a_task() -> None:
+    async def scenario() -> None:
+        used = []
+        for _ in range(3):
+            server = PromptServer()
+            server.sends.set()
+            inbox = BufferedReceive(server.receive)
+            await stand(inbox, settled)
+            used.append(len(server.tasks))
+            assert await read(inbox) == b""
+            server.leaves.set()
+            assert await inbox.receive() == GONE
+        assert used == [2, 1, 1], "until it is known that it comes at once"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_message_that_is_late_for_once_is_not_lost(steps: int) -> None:
+    async def scenario() -> None:
+        prompt, late = PromptServer(), PromptServer()
+        prompt.sends.set()
+        await stand(BufferedReceive(prompt.receive), settled)
+        inbox = BufferedReceive(late.receive)
+
+        async def turn() -> None:
+            await settled()
+            late.sends.set()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+        assert not await stand(inbox, turn)
+        late.leaves.set()
+        assert await read(inbox) == b""
+        assert await inbox.receive() == GONE
+        inbox.close()
+
+    asyncio.run(scenario())
+
+
 class Broken(Exception):
     """A server's own."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from autoglm_throttle._runtime.wakeup import DISCONNECT_WATCH_DELAY_S
+from autoglm_throttle.admission.verdicts import DISCONNECT_WATCH_DELAY_S
 from autoglm_throttle.asgi.receive import BUFFER_BYTES
 from tests.servers.server import Server, cases
 from tests.servers.test_servers import GRANIAN, HYPERCORN, UVICORN

@@ -85,7 +85,7 @@ async def gives_up(fleet: FleetSync, clock: Jumping) -> None:
     while not waits.done():
         clock.ahead_s += fleet_module.DEADLINE_S / TICKS
         for waiter in fleet.leases.waiters:
-            waiter.set()
+            waiter()
         await asyncio.sleep(0)
 
 

@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-
 from autoglm_throttle._runtime.wakeup import new_wakeup
 from autoglm_throttle._runtime.worker import JOIN_S, Worker
 from autoglm_throttle.store.breakers.protocol import (
@@ -154,9 +152,9 @@ class RedisBreakerStore:
     async def acquire_async(self, name: str, request: ProbeRequest | None) -> Answer:
         """Request a lease without blocking the event loop; a cancelled call returns one that arrives late."""
         wakeup = new_wakeup()
-        with self._begin(name, request, wakeup.set) as query:
+        with self._begin(name, request, wakeup) as query:
             if not query.is_answered:
-                await wakeup.wait(self.deadline_s, anyio.sleep_forever)
+                await wakeup.sleep(self.deadline_s)
         return self._finish_wait(query)
 
     def report_open(self, name: str, wait_s: float, rounds: int, cause: BreakerCause) -> None:
