@@ -1,8 +1,8 @@
-"""The tables of figures in docs/, made from the records of the benchmarks and of the demonstration.
+"""The tables of figures in docs/, made from the records of the benchmarks.
 
 Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``, the same of ``serve``,
-``redis``, ``closed_loop``, ``overload``, ``breaker`` or ``headline``, or ``python -m docs.draw_demo``. It
-measures nothing.
+``instructions``, ``redis``, ``closed_loop``, ``overload``, ``breaker`` or ``headline``, or after
+``python -m docs.draw_demo``. It measures nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
+from benchmarks.instructions_part import instructions_part
 from benchmarks.loop import table
 from benchmarks.overload import LAG_S
 from benchmarks.overloaded import ROWS
@@ -213,6 +214,7 @@ MADE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "overload": overload_part,
     "redis": redis_part,
     "headline_hold": headline.summary_part,
+    "instructions": instructions_part,
 }
 """Record -> function that renders its part of the benchmark page."""
 

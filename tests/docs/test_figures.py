@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import figures
+from benchmarks import figures, instructions_part
 from benchmarks.loop.limiters.registry import NAMES
 from benchmarks.loop.scenarios import SCENARIOS
 
@@ -42,6 +42,25 @@ def test_a_row_for_each_library_and_the_machine_below() -> None:
     )
     assert "2026-01-02, a processor, 2 cores, Python 3.11.7" in lines[8]
     assert "2026-01-03" in lines[9]
+
+
+def test_instructions_are_compared_with_the_peer_of_equal_fields() -> None:
+    states = {"steady": 40.0, "refused": 60.0, "1,000 callers": 30.0, "100,000 in turn": 40.0}
+    whole = {
+        "bare": {"steady, 50 callers": 10.0},
+        **dict.fromkeys(("address", "identify", "header"), states | {"100,000 at random": 50.0}),
+        "asgi-ratelimit": {"steady": 35.0, "refused": 80.0},
+        "asgi-ratelimit with fields": {"steady": 60.0, "refused": 90.0},
+    }
+    timed = {"added_us": 6.4, "100,000 in turn": 1.2, "100,000 at random": 1.3, "memory_mb": 28.4}
+    seconds = dict.fromkeys(("address", "identify", "header"), timed)
+    kept = {**MACHINE, "instructions": whole, "seconds": seconds}
+    lines = instructions_part.instructions_part(kept).splitlines()
+    assert lines[3] == "| `identify=` | 30 instructions | 0.60 | 0.75 | 2.00 | 1.30 | 28 MB |"
+    assert lines[5] == "| asgi-ratelimit | 25 instructions | 0.50 | 1.00 | - | - | - |"
+    text = instructions_part.cost_part(kept)
+    assert "With `identify=` a request costs 6 µs more, by key 6 µs;" in text
+    assert "That is 0.60, 0.60 and 0.60 times the instructions of asgi-ratelimit" in text
 
 
 def test_demo_figures_list_the_overload_phases() -> None:
