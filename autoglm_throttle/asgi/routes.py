@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from autoglm_throttle.settings import RoutePolicy
@@ -14,9 +13,8 @@ from autoglm_throttle.settings.route_policy import RouteTrie
 from autoglm_throttle.types import SlotUse
 
 # Clients choose concrete paths, so the caches need bounds.
-MAX_CACHED_MATCHES: Final = 8192  # Paths with a cached policy
 MAX_CACHED_PATHS: Final = 8192  # Paths of one method with cached policies
-MAX_CACHED_CHARS: Final = 256  # Of path and method together; longer ones are matched anew each time
+MAX_CACHED_CHARS: Final = 256  # Of a path; longer ones are matched anew each time
 
 MAX_LITERAL_CHARS: Final = 19  # Characters of a segment that is no id; a UUID has 32 or 36
 
@@ -35,8 +33,6 @@ METHODS: Final = (*WITHOUT_BODY, "POST", "PUT", "PATCH", "DELETE", "TRACE", "OPT
 # Paths that a router or an upstream server may read as another path: empty and dot segments, line feeds.
 # ``..;`` is a dot segment to servers that remove path parameters.
 _AMBIGUOUS: Final = re.compile(r"//|\n|/\.{1,2}(?:[/;]|$)")
-
-_Search = Callable[[str, str], RoutePolicy | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +77,12 @@ class RouteTable:
 
     def match(self, path: str, method: str) -> RoutePolicy | None:
         """Return the policy for a path, already without ``root_path``; None means the default policy."""
-        search = self._cached if len(path) + len(method) <= MAX_CACHED_CHARS else self._search
-        return search(path, method)
+        # The patterns of routers end with "$", which matches before a last line feed as well.
+        readings = (path, path[:-1]) if path.endswith("\n") else (path,)
+        trie, routes = self._indexed
+        positions = [trie.first(method, _segments(text)) for text in readings]
+        first = min((each for each in positions if each is not None), default=None)
+        return None if first is None else routes[first]
 
     def policy_of(self, scope: Mapping[str, Any]) -> PathPolicy:
         """Return what the path of a request decides, from `paths` if it is there."""
@@ -122,21 +122,11 @@ class RouteTable:
         for known in self.paths.values():
             known.clear()
         self.has_routes: bool = bool(self._routes)  # Whether there is any policy
-        self._search: _Search = _search_in(list(self._routes))
-        self._cached: _Search = lru_cache(MAX_CACHED_MATCHES)(self._search)
-
-
-def _search_in(routes: Sequence[RoutePolicy]) -> _Search:
-    trie = RouteTrie(routes)
-
-    def search(path: str, method: str) -> RoutePolicy | None:
-        # The patterns of routers end with "$", which matches before a last line feed as well.
-        readings = (path, path[:-1]) if path.endswith("\n") else (path,)
-        positions = [trie.first(method, _segments(text)) for text in readings]
-        first = min((each for each in positions if each is not None), default=None)
-        return None if first is None else routes[first]
-
-    return search
+        # Replaced together: a request in another thread may read them meanwhile.
+        self._indexed: tuple[RouteTrie, tuple[RoutePolicy, ...]] = (
+            RouteTrie(self._routes),
+            tuple(self._routes),
+        )
 
 
 def is_preflight(scope: Mapping[str, Any]) -> bool:

@@ -309,7 +309,6 @@ def test_memory_stays_bounded_under_20_000_distinct_requests(
     """
     monkeypatch.setattr(callers, "CACHE_ENTRIES", 16)
     monkeypatch.setattr(identity, "CACHE_ENTRIES", 16)
-    monkeypatch.setattr(routes, "MAX_CACHED_MATCHES", 16)
     monkeypatch.setattr(routes, "MAX_CACHED_PATHS", 16)
     app, throttle = protected(**SETUPS["all"], max_users=100)
     for scope in hostile_scopes(15_000):

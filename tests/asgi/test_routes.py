@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.asgi.routes import MAX_CACHED_CHARS, MAX_CACHED_MATCHES, RouteTable, path_of
+from autoglm_throttle.asgi.routes import RouteTable, path_of
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.settings.route_policy import RouteTrie
 from tests.settings.linear_search import CountedText, first_match
@@ -103,19 +101,6 @@ def test_an_empty_table_says_so() -> None:
     assert RouteTable().match("/", "GET") is None
 
 
-def test_endless_paths_and_methods_do_not_fill_the_memory() -> None:
-    table = RouteTable([RoutePolicy("/a/*")])
-    cache: Any = table._cached
-    for number in range(10):
-        assert table.match(f"/a/{number}" + "x" * MAX_CACHED_CHARS, "GET") is not None
-        assert table.match(f"/a/{number}", "X" * MAX_CACHED_CHARS) is not None
-    assert cache.cache_info().currsize == 0, "long ones are matched anew each time"
-    for number in range(MAX_CACHED_MATCHES + 100):
-        assert table.match(f"/a/{number}", "GET") is not None
-    # A full cache forgets one path for each new one.
-    assert cache.cache_info().currsize == MAX_CACHED_MATCHES
-
-
 def test_routes_with_one_first_segment_are_not_searched_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CountedText, "comparisons", 0)
     wanted = [RoutePolicy(f"/v1/s{number}/{{id}}") for number in range(64)]
@@ -124,17 +109,6 @@ def test_routes_with_one_first_segment_are_not_searched_one_by_one(monkeypatch: 
         found = trie.first("GET", [CountedText(part) for part in ("v1", f"s{number}", "7")])
         assert found == number
     assert CountedText.comparisons <= 64 * 4
-
-
-def test_cached_match_is_keyed_by_method() -> None:
-    post = RoutePolicy("/a", methods=["POST"])
-    table = RouteTable([post])
-    assert [table.match("/a", method) for method in ("GET", "POST", "GET", "POST")] == [
-        None,
-        post,
-        None,
-        post,
-    ]
 
 
 @pytest.mark.parametrize(
