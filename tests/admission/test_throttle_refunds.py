@@ -144,3 +144,16 @@ class TestNothingIsCharged:
         assert throttle.snapshot().tokens == tokens
         assert remaining_state(throttle) == NO_REMAINING_STATE
         assert queued(throttle, MID) == (0, 0.0)
+
+
+@pytest.mark.parametrize("address", ["", "bbbb"])
+def test_a_request_that_the_queue_rejects_gets_its_units_back(address: str) -> None:
+    throttle = limited_throttle(queue_max=0, user_limit="5/minute", address_factor=1.0)
+    demand = Demand(MID, "aaaa", address=address)
+    running = permit_for(throttle, Demand(MID, "other"))
+    for _ in range(20):
+        assert rejection_for(throttle, demand).decision.reason is Reason.QUEUE
+    running.settle()
+    for _ in range(5):
+        permit_for(throttle, demand).settle()
+    assert rejection_for(throttle, demand).decision.reason is Reason.USER
