@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -152,13 +153,14 @@ class ThrottleMiddleware:
                 else:  # only the shared-store check is pending, for milliseconds
                     permit = await admission.verdicts.wait(permit)
             if not isinstance(permit, Permit):
-                await self._reject(scope, send, permit)
+                if permit is not None:
+                    await self._reject(scope, send, permit)
                 return
         if marked is None:
             scope[MARKER] = {throttle: permit}
         else:
             self._store_verdict(scope, permit)
-        if transfer == WEBSOCKET:
+        if transfer and transfer == WEBSOCKET:
             receive, send = WatchedStream(self.slot_watch, permit, may_be_idle=False).wrap(receive, send)
         tracker = ResponseTracker(send, permit, self._response_builder, self.slot_watch)
         if body is not None:
@@ -223,7 +225,9 @@ class ThrottleMiddleware:
             await body.wait(first)
         except TooSlowError:
             if body.is_over:
-                await self._reject(scope, send, self._too_many_bodies(demand))
+                rejection = self._too_many_bodies(demand)
+                if rejection is not None:
+                    await self._reject(scope, send, rejection)
             else:
                 self._record_oddity("body_timeout")
                 attribute_to_throttle(scope)
@@ -238,11 +242,16 @@ class ThrottleMiddleware:
             return Rejection(demand, decision)
         return self.throttle.admission.reject(demand, decision)
 
-    async def _reject(self, scope: Scope, send: Send, rejection: Rejection | None) -> None:
-        if rejection is not None:
-            self._store_verdict(scope, rejection)
-            if self._breaker is None or not await self._breaker.replaces(scope, send, rejection):
-                await self._send_rejection(scope, send, rejection.decision)
+    def _reject(self, scope: Scope, send: Send, rejection: Rejection) -> Coroutine[Any, Any, None]:
+        """Send a rejection, or the answer of a fallback; no coroutine itself, which costs more."""
+        self._store_verdict(scope, rejection)
+        if self._breaker is None:
+            return self._send_rejection(scope, send, rejection.decision)
+        return self._reject_or_replace(scope, send, rejection)
+
+    async def _reject_or_replace(self, scope: Scope, send: Send, rejection: Rejection) -> None:
+        if self._breaker is None or not await self._breaker.replaces(scope, send, rejection):
+            await self._send_rejection(scope, send, rejection.decision)
 
     def _store_verdict(self, scope: Scope, verdict: Permit | Rejection | None) -> None:
         charged = scope.get(MARKER)

@@ -192,18 +192,19 @@ class ResponseBuilder:
         """Send the response of a rejected request. The cause is passed to a fallback of an outer app."""
         attribute_to_throttle(scope, cause if decision.reason in REPLACEABLE else "")
         status, fields, body = self.rejection(decision)
-        prefix = "http.response"
         if scope["type"] == "websocket":
             extensions = scope.get("extensions")
-            if not (isinstance(extensions, dict) and "websocket.http.response" in extensions):
+            if isinstance(extensions, dict) and "websocket.http.response" in extensions:
+                await send({"type": "websocket.http.response.start", "status": status, "headers": fields})
+                await send({"type": "websocket.http.response.body", "body": body})
+            else:
                 reason = close_reason(decision)
                 await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": reason})
-                return
-            prefix = "websocket.http.response"
-        elif scope.get("method") == "HEAD":
+            return
+        if scope.get("method") == "HEAD":
             body = b""
-        await send({"type": f"{prefix}.start", "status": status, "headers": fields})
-        await send({"type": f"{prefix}.body", "body": body})
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
 
     def _template(self, name: str, limit: float, window_s: int) -> _ResponseTemplate:
         """Return the prepared texts. Two limits with the same name, as in two plans, share one entry."""

@@ -133,8 +133,13 @@ class AdaptiveConcurrencyLimiter:
 
     def record_arrival(self, priority: Priority, now: float) -> None:
         """Record an arrival that an earlier limit rejected: it counts as demand."""
-        self._tick(now)
-        self.period.arrived[priority] += 1
+        period = self.period
+        if period.latest_s <= now < period.due_s:
+            period.latest_s = now
+        else:
+            self._tick(now)
+            period = self.period
+        period.arrived[priority] += 1
 
     def try_acquire(self, demand: Demand, work_class: WorkClass, now: float) -> int:
         """Record an arrival, and give it a slot if one is free and no request is queued ahead.
