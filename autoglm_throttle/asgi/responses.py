@@ -113,7 +113,9 @@ class ResponseBuilder:
                 if isinstance(verdict, Decision)
                 else verdict
             )
-        if self._sends_legacy_fields and fields:
+        if not fields:
+            return message
+        if self._sends_legacy_fields:
             fields += _legacy(decision_of(verdict))
         headers = message.get("headers")
         if headers.__class__ is not list:
