@@ -94,7 +94,7 @@ class ResponseBuilder:
         self._templates: dict[str, _ResponseTemplate] = {}
         self._bodies: dict[tuple[str, int], bytes] = {}
 
-    def add_fields(self, message: Message, verdict: Usages | Decision) -> Message:
+    def add_fields(self, message: Message, verdict: Usages | Decision) -> Message:  # noqa: C901 - a call costs 1 %
         """Return the start of an admitted response with our fields; the app's own of the same name win.
 
         It is the same message if no user limit applies.
@@ -122,8 +122,7 @@ class ResponseBuilder:
             headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
         for name, _ in headers:
             if name in THROTTLE_FIELDS:
-                taken = {name for name, _ in headers}
-                fields = [field for field in fields if field[0] not in taken]
+                fields = _without(fields, headers)
                 break
         message = message.copy()
         message["headers"] = headers + fields
@@ -292,6 +291,12 @@ def _problem(decision: Decision, status: int, sentence: str) -> bytes:
         "reason": decision.detail,
     }
     return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _without(fields: list[Field], headers: list[Field]) -> list[Field]:
+    """Return the fields without those whose name stands in the headers."""
+    taken = {name for name, _ in headers}
+    return [field for field in fields if field[0] not in taken]
 
 
 def _legacy(decision: Decision) -> list[Field]:
