@@ -118,11 +118,12 @@ def redis_floor(app: asgi_rows.App) -> asgi_rows.App:
     window = RedisUserLimitStore(
         StoreSettings(redis_url=SecretStr(REDIS_URL), service="floor", redis_partitions=1)
     )
-    charges = (StoreCharge("user", (UserLimit("user-60s", LIMIT, 60),), "0123456789abcdef", 1),)
+    charge = StoreCharge("user", (UserLimit("user-60s", LIMIT, 60),), "0123456789abcdef", 1)
+    check = window.protocol.build_check((charge,))
 
     async def middleware(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            await window.charge(charges)
+            await window.charge(check)
         await app(scope, receive, send)
 
     return middleware

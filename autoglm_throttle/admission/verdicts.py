@@ -138,7 +138,7 @@ class Verdicts:
     ) -> Permit | Rejection:
         """Turn a called ticket into its permit, unless its memory quota is used up."""
         demand, kind = ticket.demand, ticket.work_class
-        rejection = self.quota_rejection(ticket, now)
+        rejection = None if self._quota is None else self.quota_rejection(ticket, now)
         if rejection is not None:
             return self.reject(demand, rejection, now, kind)
         ticket.state = _LEFT
@@ -253,6 +253,7 @@ class Verdicts:
         try:
             reply = await check.send()
         except BaseException:
+            check.abandon()
             self.leave(ticket)
             raise
         now = self._clock()
@@ -273,18 +274,17 @@ class Verdicts:
         return verdict
 
     def _apply_store_decision(
-        self, ticket: Ticket, decision: Decision, now: float
+        self, ticket: Ticket, decision: Usages | Decision, now: float
     ) -> Permit | Rejection | None:
         """Apply the decision of the shared store to a ticket."""
-        if decision.allowed and not ticket.was_queued:
-            if ticket.called_s is None:  # its body is awaited, and then its slot
-                return None
-            return self._permit_of(ticket, decision, ticket.called_s, now)
-        if not decision.allowed:
+        if isinstance(decision, Decision) and not decision.allowed:
             self._record_queue_time(ticket, now)
             self.refund(ticket, now)
             return self.reject(ticket.demand, decision, now, ticket.work_class)
-        return self._permit_for(ticket, now) if ticket.state is not _WAITING else None
+        if ticket.was_queued:
+            return self._permit_for(ticket, now) if ticket.state is not _WAITING else None
+        # Without a slot its body is awaited, and then its slot.
+        return None if ticket.called_s is None else self._permit_of(ticket, decision, ticket.called_s, now)
 
     def poll(self, ticket: Ticket) -> Permit | Rejection | None:
         """Return the result of a ticket; None while it waits."""
@@ -303,7 +303,7 @@ class Verdicts:
         demand, charges = ticket.demand, ticket.charges
         if charges.decision is None and charges.pending_check is not None:  # no waiter sent the check
             charges.decision = decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
-            if not decision.allowed:
+            if isinstance(decision, Decision) and not decision.allowed:
                 self.refund(ticket, now)
                 return self.reject(demand, decision, now, ticket.work_class)
         waited_s = self._record_queue_time(ticket, now)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-from collections import deque
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.script import LuaScript
 
 Reply: TypeAlias = "asyncio.Future[Answer | StoreErrorKind]"
-# An entry, the future of its caller, and its deadline; a refund has no caller.
+# An entry, the future of its caller, and its deadline; a refund has neither.
 _Queued: TypeAlias = "tuple[WindowEntry, Reply | None, float]"
 
 
@@ -81,7 +82,9 @@ class RedisBatch:
         self._timer_context = contextvars.Context()
         self._report = report
         self._lock = SerialLock()
-        self._queue: deque[_Queued] = deque()
+        self._queue: list[_Queued] = []
+        # Deadline of all checks since the last call was begun, for one tick at most; None: there are none
+        self._shared_due_s: float | None = None
         self._batch_calls: set[_BatchCall] = set()
         self._next: asyncio.Task[None] | None = None
         self._counts = StoreStats()
@@ -92,19 +95,24 @@ class RedisBatch:
         if len(self._queue) >= self._queue_max:
             future.set_result(StoreErrorKind.QUEUE_FULL)
             return future
-        running = self._running
-        now = min(self.loop.time(), running.tick_ends_s) - running.late_s  # `at` would cost a call
         if due is None:
-            due = now + self.deadline_s
-        elif due <= now:
+            due = self._shared_due_s or self._share_due()
+        elif due <= self.running_time():
             future.set_result(StoreErrorKind.TIMEOUT)
             return future
-        self._queue.append((entry, future, due))
-        if self._next is None or self._next.done():
+        else:
             self._schedule()
+            self._set_due(due)
+        self._queue.append((entry, future, due))
+        return future
+
+    def _share_due(self) -> float:
+        """Schedule the call and the deadline of all checks of this iteration of the loop."""
+        self._shared_due_s = due = self._running.at(self.loop.time()) + self.deadline_s
+        self._schedule()
         if due < self._due_s:
             self._set_due(due)
-        return future
+        return due
 
     def running_time(self) -> float:
         """Return the loop time without the seconds by which the loop was late."""
@@ -126,7 +134,7 @@ class RedisBatch:
 
     def abort(self) -> None:
         """Abandon all calls, and answer all callers that the store is unreachable."""
-        waiting, self._queue = self._queue, deque()
+        waiting, self._queue, self._shared_due_s = self._queue, [], None
         _fail([future for _, future, _ in waiting], StoreErrorKind.UNREACHABLE)
         for call in self._batch_calls:
             if call.task is not None:
@@ -149,25 +157,22 @@ class RedisBatch:
 
     def _take(self) -> _BatchCall | None:
         """Take the oldest entries up to the key limit of a call, and schedule the call after it."""
-        queue, most, keys = self._queue, self._settings.redis_batch_keys, 0
+        most = self._settings.redis_batch_keys
         taken: list[_Queued] = []
-        while queue:
-            entry, future, _ = queue[0]
-            if future is not None and future.done():  # its caller was cancelled
-                queue.popleft()
-                continue
-            keys += len(entry.keys)
-            if keys > most and taken:
-                break
-            taken.append(queue.popleft())
-        self._next = None
+        self._next = self._shared_due_s = None  # a check that comes now must schedule the next call
+        while self._queue and not taken:
+            head = self._queue[:most]
+            waiting = [item for item in head if item[1] is None or not item[1].done()]  # not cancelled
+            fits = bisect_right(list(accumulate([len(entry.keys) for entry, _, _ in waiting])), most) or 1
+            # Not `most`: an abandoned request may have added its refund meanwhile.
+            taken, self._queue[: len(head)] = waiting[:fits], waiting[fits:]
         if not taken:
             return None
         gives_up_s = self._settings.redis_connect_s + self._running.at(self.loop.time())
         entries, futures, dues = zip(*taken, strict=True)
         call = _BatchCall(entries, futures, dues, gives_up_s, asyncio.current_task())
         self._batch_calls.add(call)
-        if queue:
+        if self._queue:
             self._schedule()
         if gives_up_s < self._due_s:
             self._set_due(gives_up_s)
@@ -243,8 +248,8 @@ class RedisBatch:
             self.send_oneway(undo)
 
     def _set_due(self, due_s: float) -> None:
-        """Expire entries at ``due_s`` instead of later."""
-        self._due_s = due_s
+        """Expire entries at ``due_s`` at the latest."""
+        self._due_s = min(due_s, self._due_s)
         if self._running.tick_ends_s == math.inf:
             self._set_tick(self._running.at(self.loop.time()))
 
@@ -256,6 +261,9 @@ class RedisBatch:
         """Measure how late the loop is, and expire the deadlines that have passed in its running time."""
         with self._lock:  # an abandoned request may refund in the midst of it, which adds to the queue
             now = self._running.end_tick(self.loop.time())
+            self._shared_due_s = None
+            if self._queue:  # also where a call was cancelled before it began
+                self._schedule()
             if now + TICK_LEAST_S >= self._due_s:
                 self._on_deadline(now)
             elif not self._queue and not self._batch_calls:
@@ -275,7 +283,7 @@ class RedisBatch:
         """Answer TIMEOUT to all callers that were due until ``last``; returns their number."""
         failed = _fail([future for _, future, due in self._queue if due <= last], StoreErrorKind.TIMEOUT)
         if failed:
-            self._queue = deque(item for item in self._queue if item[1] is None or not item[1].done())
+            self._queue = [item for item in self._queue if item[1] is None or not item[1].done()]
         for call in self._batch_calls:
             past = [f for f, due in zip(call.futures, call.dues, strict=True) if due <= last]
             late = _fail(past, StoreErrorKind.TIMEOUT)

@@ -6,27 +6,27 @@ a store's own clock counts them, and they are exact until the year 2255.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
+from itertools import accumulate, pairwise
+from operator import add, attrgetter
 from zlib import crc32
 
 from autoglm_throttle.types import UserLimit
 
 LAYOUT = "w2"  # Version of the values under a key: two versions, deployed side by side, never share a key
 SPLIT = -1  # Tag of a request with keys in more than one partition
-VALUES = 5  # Integers for each limit in an answer: ok, remaining, retry_after, reset, stamp
+VALUES = 4  # Integers for each limit in an answer: wait, remaining, reset, stamp
 
-# `VALUES` integers for each limit of each charge, in the given order. ok 1: this limit admits, 0: rejects.
-# The request is admitted only if all are 1. remaining: units left, after spending if the request was
-# admitted. retry_after: microseconds until it fits without other charges; 0 if ok, -1 if it never can. reset:
-# microseconds until the oldest counted unit leaves; 0 if nothing is counted. stamp: opaque; it identifies the
-# units for a refund.
+# `VALUES` integers for each limit of each charge, in the given order. wait: 0 if this limit admits, else the
+# microseconds until the request fits without other charges, -1 if it never can. The request is admitted only
+# if all are 0. remaining: units left, after spending if the request was admitted. reset: microseconds until
+# the oldest counted unit leaves, 0 without any. stamp: opaque; it identifies the units for a refund.
 Answer = Sequence[int]
 
 ScriptArguments = tuple[list[str], list[str | int]]  # KEYS and ARGV of one script call
@@ -82,6 +82,11 @@ class WindowEntry:
     deltas: Sequence[int] = ()  # One for each key of a change
     stamps: Sequence[int] = ()  # Of the units that a change refers to
 
+    values: int = field(init=False)  # Number of integers in its answer
+
+    def __post_init__(self) -> None:
+        self.values = len(self.keys) * (1 if self.deltas else VALUES)
+
 
 @dataclass(slots=True)
 class StoreStats:
@@ -94,7 +99,7 @@ class StoreStats:
 
     def __add__(self, other: StoreStats) -> StoreStats:
         """Return the sum, as of several event loops."""
-        return StoreStats(*map(operator.add, astuple(self), astuple(other)))
+        return StoreStats(*map(add, astuple(self), astuple(other)))
 
 
 @cache
@@ -136,7 +141,7 @@ class WindowProtocol:
 
     def undo(self, entry: WindowEntry, answer: Answer) -> WindowEntry | None:
         """Build the refund of an answer without a receiver; None if it has spent nothing."""
-        if entry.deltas or any(ok != 1 for ok in answer[::VALUES]):
+        if entry.deltas or any(answer[::VALUES]):
             return None
         return self.build_refund(entry, answer) if any(charge.units for charge in entry.charges) else None
 
@@ -160,21 +165,17 @@ class WindowProtocol:
         """
         if not isinstance(reply, list) or set(map(type, reply)) != {int}:
             raise ValueError("the script's reply is not a list of integers")
-        if min(reply) < -1:
+        least = min(reply)
+        if least < -2:
             raise ValueError("the script's reply has a negative count")
-        answers: list[Answer | StoreErrorKind] = []
-        start = 1
-        has_foreign = -1 in reply
-        for entry in entries:
-            end = start + len(entry.keys) * (1 if entry.deltas else VALUES)
-            answer = reply[start:end]
-            is_foreign = has_foreign and not entry.deltas and -1 in answer[::VALUES]
-            if has_foreign and not entry.deltas and -1 in (*answer[1::VALUES], *answer[3::VALUES]):
-                raise ValueError("the script's reply has a negative count")
-            answers.append(StoreErrorKind.FOREIGN if is_foreign else answer)
-            start = end
-        if start != len(reply):
-            raise ValueError(f"the script's reply has {len(reply)} integers, expected {start}")
+        ends = list(accumulate(map(attrgetter("values"), entries), initial=1))
+        if ends[-1] != len(reply):
+            raise ValueError(f"the script's reply has {len(reply)} integers, expected {ends[-1]}")
+        answers: list[Answer | StoreErrorKind] = [reply[start:end] for start, end in pairwise(ends)]
+        if least < 0:  # a wait without end, or another type of value under a key
+            for place, entry in enumerate(entries):
+                if not entry.deltas:
+                    answers[place] = _without_foreign(reply[ends[place] : ends[place + 1]])
         return answers
 
     def _build_shape(self, kind: str, limits: tuple[UserLimit, ...]) -> _Shape:
@@ -202,6 +203,12 @@ def key_safe(name: str) -> str:
     if _PLAIN.fullmatch(name):
         return name
     return "~" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _without_foreign(answer: list[int]) -> Answer | StoreErrorKind:
+    if min(*answer[1::VALUES], *answer[2::VALUES]) < 0:
+        raise ValueError("the script's reply has a negative count")
+    return StoreErrorKind.FOREIGN if min(answer[::VALUES]) == -2 else answer
 
 
 def _layout_code(limit: UserLimit) -> str:

@@ -23,7 +23,7 @@ from autoglm_throttle.store.script import LuaScript, error_text
 from autoglm_throttle.types import UserLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.client import AsyncClient
@@ -87,37 +87,37 @@ class RedisUserLimitStore:
         self._last_text = (kind, text)
         return text
 
-    async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
-        """Spend all units of all charges, or none; ends before the deadline, with or without an answer.
+    def charge(self, request: WindowEntry) -> Awaitable[Answer | StoreErrorKind]:
+        """Spend all units of a check, or none; ends before the deadline, with or without an answer.
 
-        A cancelled call refunds units that may have been spent.
+        A caller whose wait for it is cancelled calls `abandon`.
         """
         batch = self.batches.get(id(running_loop())) or self.batch()
         if batch is None:
             self.notify(StoreErrorKind.LOOP)
-            return StoreErrorKind.LOOP
-        request = self.protocol.build_check(charges)
+            return _immediate(StoreErrorKind.LOOP)
         if request.tag < 0 and self.clients.cluster:  # keys on several servers: one script call is not enough
-            return await self._charge_separately(batch, charges)
-        future = batch.request(request)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            batch.caller_cancelled(request, future)
-            raise
+            return self._charge_separately(batch, request.charges)
+        return batch.request(request)
 
-    def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
+    def abandon(self, request: WindowEntry, reply: Awaitable[Answer | StoreErrorKind]) -> None:
+        """Refund the units of a reply that its cancelled caller has not read."""
+        batch = self.batch()
+        if batch is not None and isinstance(reply, asyncio.Future):
+            batch.caller_cancelled(request, reply)
+
+    def give_back(self, request: WindowEntry, answer: Answer) -> None:
         """Refund the units of an admission; returns at once, and a lost refund is conservative."""
         running = self.batch()
         batch = running or next(iter(list(self.batches.values())), None)
         if batch is None:
             return
-        request = self.protocol.build_check(charges)
         parts = [(request, answer)]
         if request.tag < 0 and self.clients.cluster:
-            ends = [0, *accumulate(VALUES * len(charge.limits) for charge in charges)]
+            checks = [self.protocol.build_check([charge]) for charge in request.charges]
+            ends = accumulate((check.values for check in checks), initial=0)
             slices = [answer[start:end] for start, end in pairwise(ends)]
-            parts = [(self.protocol.build_check([c]), part) for c, part in zip(charges, slices, strict=True)]
+            parts = list(zip(checks, slices, strict=True))
         for part_request, part in parts:
             refund = self.protocol.build_refund(part_request, part)
             with contextlib.suppress(RuntimeError):  # that loop is closed
@@ -212,7 +212,7 @@ class RedisUserLimitStore:
                 self._refund(batch, spent)
                 return reply
             parts[place] = answer = list(reply)
-            if not rejected and all(ok == 1 for ok in answer[::VALUES]):
+            if not rejected and not any(answer[::VALUES]):
                 spent.append((request, answer))
             else:
                 rejected = True
@@ -229,6 +229,10 @@ class RedisUserLimitStore:
                 units = sum(charge.units for charge in request.charges)
                 for place in range(1, len(answer), VALUES):
                     answer[place] += units
+
+
+async def _immediate(result: T) -> T:
+    return result
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:

@@ -12,22 +12,30 @@ import logging
 import math
 import threading
 from asyncio import _get_running_loop as running_loop  # a call of C
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import LogEvent
-from autoglm_throttle.limiting.decisions import OK, TOO_LARGE, USER, Usage, Usages, decide, decision_of
+from autoglm_throttle.limiting.decisions import Usage, Usages, decide, rejection
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.protocol import VALUES, Answer, StoreCharge, StoreErrorKind, StoreStats
+from autoglm_throttle.store.protocol import (
+    VALUES,
+    Answer,
+    StoreCharge,
+    StoreErrorKind,
+    StoreStats,
+    WindowEntry,
+)
 from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
+    from autoglm_throttle.limiting.user_limits import LimitSet
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 
@@ -96,36 +104,46 @@ class SharedUserLimits:
         self._timer_until_s = -math.inf
         self.deny_cache: DenyCache = DenyCache(settings)
         self.fallback: StoreFallback = fallback
+        # The checks of the newest callers: one that comes again takes a quarter of the time to build it.
+        self._checks: OrderedDict[Key, WindowEntry] = OrderedDict()
         # Whether an asyncio loop runs, in which alone the store's client works.
         self.is_usable: Callable[[], object] = running_loop
         store.listen(self._on_result)
 
     def hit(self, demand: Demand, now: float) -> Usages | Decision | PendingCheck:
         """Decide without the store, or return a `PendingCheck` to send. Empty if no user limit applies."""
-        limit_set = self._sets.of(demand)
+        sets = self._sets
+        limit_set = sets.by_priority[demand.priority] if sets.plain else sets.of(demand)
         if limit_set is None:
             return NO_LIMIT
         units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)
-        user = self._text_of(demand.user)
-        address = self._text_of(demand.address) if demand.address else ""
-        name = limit_set.name
-        key = (name, user, address, units)
-        if key[:3] in self.deny_cache.callers:
+        key = (limit_set.name, demand.user, demand.address, units)
+        if self.deny_cache.callers:
             known = self.deny_cache.find(key, now)
             if known is not None:
                 return known
-        charges: tuple[StoreCharge, ...] = (StoreCharge(name, limit_set.users, user, units),)
-        if address:
-            kind = "address" if name == "user" else f"{name}-address"
-            charges = (*charges, StoreCharge(kind, limit_set.addresses, address, units))
+        entry = self._checks.get(key) or self._build_check(key, limit_set)
         health, usable = self.store_health, self.is_usable()
         if health.state is _UP:
             if usable:
-                return PendingCheck(self, demand, key, charges, now, partial(self.store.charge, charges))
-            return self.fallback.decide(demand, charges, StoreErrorKind.LOOP, health, now)
+                return PendingCheck(self, demand, key, entry, now)
+            return self.fallback.decide(demand, entry.charges, StoreErrorKind.LOOP, health, now)
         if usable:
             self.request_probe(now)
-        return self.fallback.decide(demand, charges, health.cause or StoreErrorKind.UNREACHABLE, health, now)
+        cause = health.cause or StoreErrorKind.UNREACHABLE
+        return self.fallback.decide(demand, entry.charges, cause, health, now)
+
+    def _build_check(self, key: Key, limit_set: LimitSet) -> WindowEntry:
+        """Build the check of a caller, and keep it in place of the oldest one."""
+        name, user, address, units = key
+        charges = [StoreCharge(name, limit_set.users, self._text_of(user), units)]
+        if address:
+            kind = "address" if name == "user" else f"{name}-address"
+            charges.append(StoreCharge(kind, limit_set.addresses, self._text_of(address), units))
+        if len(self._checks) >= self.fallback.limits.max_users:
+            self._checks.popitem(last=False)
+        self._checks[key] = entry = self.store.protocol.build_check(charges)
+        return entry
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""
@@ -244,44 +262,52 @@ class PendingCheck:
     limits: SharedUserLimits
     demand: Demand
     key: Key
-    charges: tuple[StoreCharge, ...]
+    entry: WindowEntry
     sent_s: float
-    # Sends the check, without the lock; it ends before the deadline, with or without an answer.
-    send: Callable[[], Awaitable[Answer | StoreErrorKind]]
+    reply: Awaitable[Answer | StoreErrorKind] | None = None
     answer: Answer | None = None  # The answer of an admission, for the refund
     charged_s: float | None = None  # Time at which this process alone has charged it
     allowed: Literal[False] = False
 
-    def resolve(self, answer: Answer | StoreErrorKind, now: float) -> Decision:
-        """Return the decision, under the lock: the same as that of the windows in memory."""
-        limits, charges = self.limits, self.charges
+    def send(self) -> Awaitable[Answer | StoreErrorKind]:
+        """Send the check, without the lock; it ends before the deadline, with or without an answer."""
+        self.reply = reply = self.limits.store.charge(self.entry)
+        return reply
+
+    def abandon(self) -> None:
+        """Refund what may be spent, if the waiter was cancelled."""
+        if self.reply is not None:
+            self.limits.store.abandon(self.entry, self.reply)
+
+    def resolve(self, answer: Answer | StoreErrorKind, now: float) -> Usages | Decision:
+        """Return the verdict, under the lock: the same as that of the windows in memory."""
+        limits, charges = self.limits, self.entry.charges
         if isinstance(answer, StoreErrorKind):
             decision = limits.fallback.decide(self.demand, charges, answer, limits.store_health, now)
             if decision.allowed:
                 self.charged_s = now
             return decision
-        record, user = limits.fallback.last_known.record, charges[0]
-        if len(answer) == VALUES:
-            ok, remaining, retry_us, reset_us, _ = answer
-            record(user.kind, user.user, (remaining,), now)
-            decision = limit_decision(user.limits[0], ok, remaining, retry_us, reset_us)
-        else:
-            size = VALUES * len(user.limits)
-            record(user.kind, user.user, tuple(answer[1:size:VALUES]), now)
-            decision = caller_decision(user, answer)
-            if len(charges) > 1:
-                address = charges[1]
-                record(address.kind, address.user, tuple(answer[size + 1 :: VALUES]), now)
-                other = caller_decision(address, answer[size:])
-                if decision.allowed and other.allowed:
-                    decision.others += other.limits
-                elif other.retry_after_s > decision.retry_after_s:
-                    decision = other  # of two rejections the longer one counts
-        if decision.allowed:
+        record = limits.fallback.last_known.record
+        if len(answer) == VALUES and not answer[0]:  # as below, without the loop
+            user, self.answer = charges[0], answer
+            record(user.kind, user.user, (answer[1],), now)
+            return ((user.limits[0], answer[1], answer[2] * US),)
+        verdict: Usages | Decision = ()
+        rest = answer
+        for charge in charges:
+            size = VALUES * len(charge.limits)
+            part, rest = rest[:size], rest[size:]
+            record(charge.kind, charge.user, tuple(part[1::VALUES]), now)
+            other = charge_verdict(charge, part)
+            if isinstance(verdict, tuple):
+                verdict = verdict + other if isinstance(other, tuple) else other
+            elif isinstance(other, Decision) and other.retry_after_s > verdict.retry_after_s:
+                verdict = other  # of two rejections the longer one counts
+        if isinstance(verdict, tuple):
             self.answer = answer
         else:
-            limits.deny_cache.put(self.key, decision, self.sent_s, now)
-        return decision
+            limits.deny_cache.put(self.key, verdict, self.sent_s, now)
+        return verdict
 
     def undo(self, now: float) -> None:
         """Refund an admission, under the lock. Idempotent."""
@@ -289,30 +315,24 @@ class PendingCheck:
         charged_s, self.charged_s = self.charged_s, None
         if answer is not None:
             self.limits.deny_cache.remove(self.key)
-            self.limits.store.give_back(self.charges, answer)
+            self.limits.store.give_back(self.entry, answer)
         elif charged_s is not None:
             self.limits.give_back(self.demand, charged_s, now)
 
 
-def caller_decision(charge: StoreCharge, answer: Answer) -> Decision:
-    """Return one caller's decision: the rejection with the longest wait, else the fullest limit."""
-    starts = range(0, VALUES * len(charge.limits), VALUES)
-    verdicts: list[Usage | Decision] = []
-    for limit, at in zip(charge.limits, starts, strict=True):
-        decision = limit_decision(limit, *answer[at : at + 4])
-        verdicts.append((limit, answer[at + 1], decision.reset_after_s) if decision.allowed else decision)
-    return decision_of(decide(verdicts, 0))
+def charge_verdict(charge: StoreCharge, answer: Answer) -> Usages | Decision:
+    """Return the verdict on one caller: the rejection with the longest wait, else the usages."""
+    starts = range(0, len(answer), VALUES)
+    limits = zip(charge.limits, starts, strict=True)
+    return decide([limit_verdict(limit, *answer[at : at + VALUES - 1]) for limit, at in limits], 0)
 
 
-def limit_decision(limit: UserLimit, ok: int, remaining: int, retry_us: int, reset_us: int) -> Decision:
-    """Return one limit's decision, from the first four of its `VALUES` in an answer."""
-    name, most, window_s, reset_s = limit.name, limit.limit, limit.window_s, reset_us * US
-    if ok:
-        return Decision(True, OK, "", name, most, remaining, 0.0, reset_s, window_s)
-    never = retry_us < 0
-    reason, detail = (TOO_LARGE, f"too_large:{name}") if never else (USER, f"user:{name}")
-    wait_s = math.inf if never else retry_us * US
-    return Decision(False, reason, detail, name, most, remaining, wait_s, reset_s, window_s)
+def limit_verdict(limit: UserLimit, wait_us: int, remaining: int, reset_us: int) -> Usage | Decision:
+    """Return the verdict on one limit, from the first three of its `VALUES` in an answer."""
+    reset_s = reset_us * US
+    if not wait_us:
+        return limit, remaining, reset_s
+    return rejection(limit, limit.limit - remaining, reset_s, math.inf if wait_us < 0 else wait_us * US)
 
 
 def store_changed(view: StoreView, lasted_s: float, error: str) -> LogEvent:

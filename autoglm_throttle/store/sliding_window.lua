@@ -6,12 +6,12 @@
 --       A refund or adjustment has -m instead, and m times: number of the policy, delta, stamp.
 --       If nothing follows the only policy, every key is a request of one limit and cost 1.
 -- Reply one flat array of integers: the clock, then for each limit of a request
---         ok           1 admits, 0 rejects, -1 another type of value under this key
---         remaining    units left, after spending if all limits of the request admit
---         retry_after  microseconds until the cost fits without other charges; 0 if ok, -1 if it never can
---         reset        microseconds until the oldest counted unit leaves; 0 if nothing is counted
---         stamp        identifies the units for a refund
---       and one for each limit of a refund or adjustment: the units moved, -1 for a foreign key.
+--         wait       0 admits, else the microseconds until the cost fits without other charges; -1 it never can,
+--                    -2 another type of value under this key
+--         remaining  units left, after spending if all limits of the request admit
+--         reset      microseconds until the oldest counted unit leaves; 0 if nothing is counted
+--         stamp      identifies the units for a refund
+--       and one for each limit of a refund or adjustment: the units moved, -2 for a foreign key.
 --
 -- A request spends under all of its limits or under none. A key that is written has a time to live for all of its units
 -- after the same call. Times are microseconds, exact in a double until the year 2255; a number becomes text by %.0f
@@ -39,20 +39,20 @@ local function foreign(found, command, ...)
   if type(found) == 'table' and not string.find(tostring(found.err), 'WRONGTYPE', 1, true) then
     call(command, ...)
   end
-  return -1, 0, 0, 0, 0
+  return -2, 0, 0, 0
 end
 
 -- Result of a look at an empty key.
 local function fresh(policy, cost, ...)
   if cost > policy.limit then
-    return 0, -1, 0, policy.present, 0, ...
+    return -1, 0, policy.present, 0, ...
   end
-  return 1, 0, 0, policy.present, 0, ...
+  return 0, 0, policy.present, 0, ...
 end
 
 -- Each layout has three functions, made in the calls that need them: making all of them costs two decisions.
--- look(key, policy, cost, alone) drops what has expired, and returns ok, retry_after, reset, stamp, the units used and
--- further values that its spend needs. `alone`: no other limit can reject the request.
+-- look(key, policy, cost, alone) drops what has expired, and returns wait, reset, stamp, the units used and further
+-- values that its spend needs. `alone`: no other limit can reject the request.
 -- spend(key, policy, cost, stamp, used, ...) returns the units used then.
 -- settle(key, policy, delta, stamp) returns the units moved.
 
@@ -126,16 +126,16 @@ local function list_form()
     end
     local surplus = used + cost - policy.limit
     if surplus <= 0 then
-      return 1, 0, reset, now, used, newest < policy.renewed, pushed
+      return 0, reset, now, used, newest < policy.renewed, pushed
     end
     if pushed then
       call('LTRIM', key, '1', '-1')
     end
     if cost > policy.limit then
-      return 0, -1, reset, now, used
+      return -1, reset, now, used
     end
     local wait = surplus == 1 and reset or stamp_of(policy, call('LINDEX', key, text(-surplus))) + window - clock
-    return 0, wait, reset, now, used
+    return wait, reset, now, used
   end
 
   local function push(key, stamp, units)
@@ -164,9 +164,9 @@ local function list_form()
       local moved = try('LREM', key, units, number)
       return tonumber(moved) or (foreign(moved, 'LREM', key, units, number))
     end
-    local ok, _, _, now, used, renews = look_list(key, policy, 0)
-    if ok < 0 then
-      return -1
+    local wait, _, now, used, renews = look_list(key, policy, 0)
+    if wait == -2 then
+      return wait
     end
     delta = min(delta, max(policy.limit, AT_ONCE)) -- more units of one stamp change no decision
     spend_list(key, policy, delta, now, used, renews)
@@ -340,13 +340,10 @@ local function buckets_form()
     local reset = leaves(policy, present - #before / size)
     local surplus = total + cost - policy.limit
     if surplus <= 0 then
-      return 1, 0, reset, present, total, count, before, size
+      return 0, reset, present, total, count, before, size
     end
-    if cost > policy.limit then
-      return 0, -1, reset, present, total, count, before, size
-    end
-    local wait = wait_buckets(policy, present, before, size, surplus)
-    return 0, wait, reset, present, total, count, before, size
+    local wait = cost > policy.limit and -1 or wait_buckets(policy, present, before, size, surplus)
+    return wait, reset, present, total, count, before, size
   end
 
   local function spend_buckets(key, policy, cost, present, used, count, before, size)
@@ -365,7 +362,7 @@ local function buckets_form()
   local function take(key, value, units, stamp)
     local last, total, count, before, size = read(value)
     if not last then
-      return -1
+      return -2
     end
     local at, found, moved = #before + size * (stamp - last) + 1, 0, 0
     if stamp == last then
@@ -398,9 +395,9 @@ local function buckets_form()
       end
       return value and take(key, value, -delta, stamp) or 0
     end
-    local ok, _, _, present, used, count, before, size = look_buckets(key, policy, 0)
-    if ok < 0 then
-      return -1
+    local wait, _, present, used, count, before, size = look_buckets(key, policy, 0)
+    if wait == -2 then
+      return wait
     end
     delta = min(delta, MOST - count)
     spend_buckets(key, policy, delta, present, used, count, before, size)
@@ -433,20 +430,19 @@ local function next_number()
 end
 
 -- Spend if all looks of the request admit it, and answer for one limit.
-local function finish(key, policy, cost, others, ok, retry_after, reset, stamp, used, ...)
-  if ok == 1 and others and cost > 0 then
+local function finish(key, policy, cost, others, wait, reset, stamp, used, ...)
+  if wait == 0 and others and cost > 0 then
     used = policy.spend(key, policy, cost, stamp, used, ...)
     if reset == 0 then
       reset = policy.full
     end
   end
   local left = policy.limit - used
-  reply[length + 1] = ok
+  reply[length + 1] = wait
   reply[length + 2] = left > 0 and left or 0
-  reply[length + 3] = retry_after
-  reply[length + 4] = reset
-  reply[length + 5] = stamp
-  length = length + 5
+  reply[length + 3] = reset
+  reply[length + 4] = stamp
+  length = length + 4
 end
 
 local function decide_one(key, policy, cost)
@@ -474,11 +470,11 @@ local function decide(limits, first)
     local policy, cost = policies[next_number()], next_number()
     local look = {policy.look(KEYS[first + i], policy, cost)}
     look.policy, look.cost, looks[i] = policy, cost, look
-    allowed = allowed and look[1] == 1
+    allowed = allowed and look[1] == 0
   end
   for i = 1, limits do
     local look = looks[i]
-    finish(KEYS[first + i], look.policy, look.cost, allowed, unpack(look, 1, 8))
+    finish(KEYS[first + i], look.policy, look.cost, allowed, unpack(look, 1, 7))
   end
 end
 

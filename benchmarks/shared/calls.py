@@ -28,4 +28,4 @@ def packed(users: Sequence[str], limit: UserLimit) -> bytes:
 
 def admitted(reply: Sequence[int]) -> int:
     """Count the admissions in a reply."""
-    return sum(value == 1 for value in reply[1::VALUES])
+    return sum(value == 0 for value in reply[1::VALUES])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -44,10 +45,16 @@ async def store(url: str, limit: UserLimit, deadline_s: float = DEADLINE_S) -> A
     limits = (limit,)
 
     async def hit(user: str, units: int = 1) -> bool:
-        answer = await window.charge((StoreCharge("user", limits, user, units),))
+        check = window.protocol.build_check((StoreCharge("user", limits, user, units),))
+        reply = window.charge(check)
+        try:
+            answer = await reply
+        except asyncio.CancelledError:
+            window.abandon(check, reply)
+            raise
         if isinstance(answer, StoreErrorKind):
             raise NoAnswer(answer)
-        return answer[0] == 1
+        return answer[0] == 0
 
     yield hit
 

@@ -68,6 +68,7 @@ async def test_slot_is_held_during_the_check_and_released_on_cancel(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert [tuple(request.charges) for request in site.store.abandoned] == site.store.charged
     assert site.is_empty()
     assert site.left() == site.tokens
     assert site.throttle.snapshot().oddities["disconnected_in_queue"] == 0

@@ -55,13 +55,12 @@ class Ours:
 
     def hit(self, sizes: Sizes, at_us: float, cost: int = 1, ahead_us: int = 0) -> Reply:
         answer = self._store.hit(tuple(limit(*size) for size in sizes), int(at_us), cost)
-        allowed = all(ok == 1 for ok in answer[::VALUES])
-        waits = answer[2::VALUES]
-        return Reply(allowed, -1 if -1 in waits else max(waits))
+        waits = answer[::VALUES]
+        return Reply(not any(waits), -1 if -1 in waits else max(waits))
 
     def hit_many(self, users: Sequence[str], size: tuple[int, int], at_us: float) -> list[Reply]:
         asks = [self._store.ask((limit(*size),), user=user) for user in users]
-        return [Reply(answer[0] == 1, answer[2]) for answer in self._store.call(asks, int(at_us))]
+        return [Reply(answer[0] == 0, answer[0]) for answer in self._store.call(asks, int(at_us))]
 
     def begin(self, sizes: Sizes, at_us: float) -> None:
         self.hit(sizes, at_us)

@@ -110,12 +110,11 @@ class Reference:
         costs = [charge.units for charge in ask.charges for _ in charge.limits]
         parts = list(zip(ask.keys, ask.policies, costs, strict=True))
         looks = [self._judge(*part, clock) for part in parts]
-        if all(look[0] == 1 for look in looks):
+        if not any(look[0] for look in looks):
             for (key, policy, cost), look in zip(parts, looks, strict=True):
                 if cost:
                     self._window(key, policy).spend(cost, clock)
-                    look[1:4] = self._judge(key, policy, 0, clock)[1:4]
-                    look[2] = 0
+                    look[1:3] = self._judge(key, policy, 0, clock)[1:3]
         return [value for look in looks for value in look]
 
     def _judge(self, key: str, policy: Policy, cost: int, clock: int) -> list[int]:
@@ -126,7 +125,7 @@ class Reference:
         wait = ends[surplus - 1] if surplus > 0 and cost <= limit else 0
         if cost > limit:
             wait = -1
-        return [int(surplus <= 0), max(0, limit - len(live)), wait, ends[0] if ends else 0, now]
+        return [wait, max(0, limit - len(live)), ends[0] if ends else 0, now]
 
     def _settle(self, entry: WindowEntry, clock: int) -> list[int]:
         assert entry.deltas

@@ -109,14 +109,14 @@ def test_something_else_under_a_key_is_left_alone(
         before = each.client.dump(key)
         both = each.wire.build_check((*asks[0].charges, *asks[1].charges))
         answers = each.call([*asks, both, asks[0]], START)
-        assert [answer[0] for answer in answers] == [1, -1, 1, 1, 1]
-        assert answers[1] == [-1, 5, 0, 0, 0]
-        assert answers[3] == [1, 4, 0, 60 * SECOND + (0 if exact else SECOND), answers[0][4], *answers[1]]
+        assert [answer[0] for answer in answers] == [0, -2, 0, 0, 0]
+        assert answers[1] == [-2, 5, 0, 0]
+        assert answers[3] == [0, 4, 60 * SECOND + (0 if exact else SECOND), answers[0][3], *answers[1]]
         assert answers[4][1] == 3
         moves = [adjustment(asks[1], answers[0], delta) for delta in (3, -3)]
         moved = each.call([*moves, each.wire.build_refund(asks[0], answers[0])], START)
         if not (exact and strange == "words"):
-            assert moved == [[-1], [-1], [1]]
+            assert moved == [[-2], [-2], [1]]
         assert each.client.dump(key) == before
 
 

@@ -22,7 +22,7 @@ WINDOW_US = 60 * SECOND
 
 
 def ok(answer: Answer) -> bool:
-    return all(one == 1 for one in answer[::VALUES])
+    return not any(answer[::VALUES])
 
 
 @given(
@@ -42,7 +42,7 @@ def test_rejection_ends_exactly_at_its_instant(
         (answer,) = store.call([ask], player.clock)
         if not ok(answer):
             break
-    waits = answer[2::VALUES]
+    waits = answer[::VALUES]
     if -1 in waits:
         assert units > min(sizes[: len(waits)])
         return
@@ -50,7 +50,7 @@ def test_rejection_ends_exactly_at_its_instant(
     assert wait > 0
     (still,) = store.call([ask], player.clock + wait - 1)
     assert not ok(still)
-    assert max(still[2::VALUES]) == 1
+    assert max(still[::VALUES]) == 1
     (free,) = store.call([ask], player.clock + wait)
     assert ok(free)
 
@@ -93,7 +93,7 @@ def test_no_window_holds_more_than_the_limit(store: ScriptStore, stream: str) ->
     admitted: tuple[list[int], list[int]] = ([], [])
     for at in STREAMS[stream]:
         for answer, instants in zip(store.call(asks, at), admitted, strict=True):
-            if answer[0] == 1:
+            if answer[0] == 0:
                 instants.append(at)
     exact, compact = admitted
     assert fullest(exact) == MOST
@@ -144,7 +144,7 @@ def test_512_at_once_on_a_cold_key_get_exactly_the_limit(store: ScriptStore, exa
     ask = store.ask((limit(100, exact=exact),))
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda _: store.call_now([ask])[1][0], range(512)))
-    left = sorted(answer[1] for answer in answers if answer[0] == 1)
+    left = sorted(answer[1] for answer in answers if answer[0] == 0)
     assert left == list(range(100))
 
 
@@ -157,9 +157,9 @@ def test_units_spent_afterwards_are_waited_for(store: ScriptStore, exact: bool) 
     assert store.call([adjustment(ask, answer, 50)], START + SECOND) == [[50]]
     now = START + 2 * SECOND
     refused = store.hit(limits, now)
-    assert refused[:2] == [0, 0]
-    assert not ok(store.hit(limits, now + refused[2] - 1))
-    assert store.hit(limits, now + refused[2])[:2] == [1, 39]
+    assert refused[1] == 0
+    assert not ok(store.hit(limits, now + refused[0] - 1))
+    assert store.hit(limits, now + refused[0])[:2] == [0, 39]
 
 
 def test_a_stroke_of_units_is_bounded(store: ScriptStore) -> None:
@@ -168,4 +168,4 @@ def test_a_stroke_of_units_is_bounded(store: ScriptStore) -> None:
         ask = store.ask((limit(40, exact=exact),))
         (answer,) = store.call([ask], START)
         assert store.call([adjustment(ask, answer, 2**30)], START) == [[most]]
-        assert store.hit((limit(1000, exact=exact),), START + 1)[0] == 0
+        assert store.hit((limit(1000, exact=exact),), START + 1)[0] > 0

@@ -51,11 +51,11 @@ class Player:
         return adjustment(ask, answer, wanted.delta)
 
     def _note(self, ask: WindowEntry, answer: Answer) -> None:
-        if all(answer[::VALUES]):
+        if not any(answer[::VALUES]):
             self.allowed.append((ask, answer))
             self.edges.append(self.clock + ask.policies[0][2])
         else:
-            self.retry_at = self.clock + max(0, *answer[2::VALUES])
+            self.retry_at = self.clock + max(0, *answer[::VALUES])
 
 
 def play(store: ScriptStore, trace: Sequence[Step]) -> None:

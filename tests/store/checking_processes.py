@@ -19,7 +19,7 @@ async def allowed(job: dict[str, Any]) -> int:
     answers = await asyncio.gather(*(ask(window, 1, limit=job["limit"]) for _ in range(job["asks"])))
     troubles = [answer for answer in answers if isinstance(answer, StoreErrorKind)]
     assert not troubles, troubles
-    return sum(answer[0] for answer in answers if not isinstance(answer, StoreErrorKind))
+    return sum(answer[0] == 0 for answer in answers if not isinstance(answer, StoreErrorKind))
 
 
 class Crowd:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from autoglm_throttle.store.protocol import Answer, StoreCharge, StoreErrorKind, StoreStats
+from autoglm_throttle.store.protocol import (
+    Answer,
+    StoreCharge,
+    StoreErrorKind,
+    StoreStats,
+    WindowEntry,
+    WindowProtocol,
+)
 
 
 def granted(left: int = 5, *, limits: int = 1) -> list[int]:
     """An answer that allows, with so many units left of each limit."""
-    return [1, left, 0, 60_000_000, 7] * limits
+    return [0, left, 60_000_000, 7] * limits
 
 
 def denied(retry_us: int = 2_000_000, left: int = 0) -> list[int]:
     """An answer that rejects for so many microseconds."""
-    return [0, left, retry_us, 60_000_000, 0]
+    return [retry_us, left, 60_000_000, 0]
 
 
 class ScriptedStore:
@@ -30,9 +37,11 @@ class ScriptedStore:
     def __init__(
         self, *script: Answer | StoreErrorKind, otherwise: Answer | StoreErrorKind | None = None
     ) -> None:
+        self.protocol = WindowProtocol("athr", "default", 16)
         self.script: list[Answer | StoreErrorKind] = list(script)
         self.otherwise: Answer | StoreErrorKind = otherwise if otherwise is not None else granted()
         self.charged: list[tuple[StoreCharge, ...]] = []
+        self.abandoned: list[WindowEntry] = []
         self.given_back: list[tuple[tuple[StoreCharge, ...], Answer]] = []
         self.probes: list[StoreErrorKind | None] = []
         self.probed = 0
@@ -40,16 +49,19 @@ class ScriptedStore:
         self.hold: asyncio.Event | None = None
         self.report: Callable[[StoreErrorKind | None], None] = lambda error: None
 
-    async def charge(self, charges: Sequence[StoreCharge]) -> Answer | StoreErrorKind:
-        self.charged.append(tuple(charges))
+    async def charge(self, request: WindowEntry) -> Answer | StoreErrorKind:
+        self.charged.append(tuple(request.charges))
         if self.hold is not None:
             await self.hold.wait()
         answer = self.script.pop(0) if self.script else self.otherwise
         self.report(answer if isinstance(answer, StoreErrorKind) else None)
         return answer
 
-    def give_back(self, charges: Sequence[StoreCharge], answer: Answer) -> None:
-        self.given_back.append((tuple(charges), answer))
+    def abandon(self, request: WindowEntry, reply: object) -> None:
+        self.abandoned.append(request)
+
+    def give_back(self, request: WindowEntry, answer: Answer) -> None:
+        self.given_back.append((tuple(request.charges), answer))
 
     async def probe(self) -> StoreErrorKind | None:
         self.probed += 1

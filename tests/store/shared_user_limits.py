@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
+from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.user_limits import LimitSets
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.fallback import StoreFallback
@@ -18,6 +19,7 @@ from tests.store.scripted_store import ScriptedStore
 
 MINUTE = UserLimit("user-60s", 10, 60)
 SECOND = UserLimit("user-1s", 3, 1)
+MAX_USERS = 100
 ALICE = Demand(user="a" * 16)
 BOB = Demand(user="b" * 16)
 
@@ -39,7 +41,7 @@ class Shared:
         sets = LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0)
         settings = StoreSettings(redis_on_error=on_error, redis_failures=failures)
         store: Any = self.store
-        fallback = StoreFallback(sets, settings, lambda: self.processes, 100)
+        fallback = StoreFallback(sets, settings, lambda: self.processes, MAX_USERS)
         self.windows = SharedUserLimits(
             lambda text: text, store, settings, fallback, SerialLock(), lambda: 0.0
         )
@@ -53,7 +55,7 @@ class Shared:
 
     def hit(self, demand: Demand, now: float, answer: Answer | StoreErrorKind) -> Decision:
         """The result of a demand if the store must be asked, and answers so."""
-        return self.question(demand, now).resolve(answer, now)
+        return decision_of(self.question(demand, now).resolve(answer, now))
 
     def known(self, demand: Demand, now: float) -> Decision:
         """The result of a demand without a check of the store."""
@@ -86,9 +88,8 @@ def answer_of(decision: Decision, limits: Sequence[UserLimit]) -> list[int]:
     for limit in limits:
         state = by_name[limit.name]
         decides = limit.name == decision.policy
-        retry_us = -1 if decides and math.isinf(decision.retry_after_s) else 0
-        if decides and not decision.allowed and retry_us == 0:
-            retry_us = round(decision.retry_after_s * 1e6)
-        ok = int(decision.allowed or not decides)
-        answer += [ok, int(state.remaining), retry_us, round(state.reset_s * 1e6), 0]
+        wait_us = -1 if decides and math.isinf(decision.retry_after_s) else 0
+        if decides and not decision.allowed and wait_us == 0:
+            wait_us = round(decision.retry_after_s * 1e6)
+        answer += [wait_us, int(state.remaining), round(state.reset_s * 1e6), 0]
     return answer

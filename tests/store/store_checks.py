@@ -65,10 +65,21 @@ def key(prefix: str, user: int, *, service: str = "default") -> str:
     return WindowProtocol(prefix, service, PARTITIONS).build_check([charge(user)]).keys[0]
 
 
+async def charged(window: RedisUserLimitStore, *charges: StoreCharge) -> Answer | StoreErrorKind:
+    """The reply to a request, which may be cancelled."""
+    request = window.protocol.build_check(charges)
+    reply = window.charge(request)
+    try:
+        return await reply
+    except BaseException:
+        window.abandon(request, reply)
+        raise
+
+
 async def ask(
     window: RedisUserLimitStore, user: int, *, limit: int = LIMIT, units: int = 1
 ) -> Answer | StoreErrorKind:
-    return await window.charge([charge(user, limit=limit, units=units)])
+    return await charged(window, charge(user, limit=limit, units=units))
 
 
 async def left(window: RedisUserLimitStore, user: int, *, limit: int = LIMIT, units: int = 1) -> int:
@@ -76,7 +87,7 @@ async def left(window: RedisUserLimitStore, user: int, *, limit: int = LIMIT, un
     answer = await ask(window, user, limit=limit, units=units)
     assert not isinstance(answer, StoreErrorKind), answer
     assert len(answer) == VALUES
-    assert answer[0] == 1, answer
+    assert answer[0] == 0, answer
     return answer[1]
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.store.protocol import StoreErrorKind
 from autoglm_throttle.store.shared_limits import PendingCheck
 from autoglm_throttle.types import Decision, Demand, UserLimit
@@ -143,7 +144,7 @@ def test_local_admissions_never_exceed_limit(
         here = isinstance(found, Decision) or what == "late"
         if isinstance(found, PendingCheck):
             answer = StoreErrorKind.TIMEOUT if here else answer_of(store.hit("a", units * scale, now), limits)
-            found = found.resolve(answer, now)
+            found = decision_of(found.resolve(answer, now))
         assert isinstance(found, Decision)
         if not found.allowed:
             continue
@@ -170,7 +171,7 @@ def test_user_known_to_all_processes_gets_little_over_limit(
         found = all_of_them[number].windows.hit(ALICE, now)
         if isinstance(found, PendingCheck):
             answer = answer_of(store.hit("a", 1, now), (whole,)) if in_time else StoreErrorKind.TIMEOUT
-            found = found.resolve(answer, now)
+            found = decision_of(found.resolve(answer, now))
         assert isinstance(found, Decision)
         if found.allowed:
             spent.append(now)

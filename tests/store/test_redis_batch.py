@@ -53,10 +53,31 @@ def test_a_call_has_at_most_so_many_keys() -> None:
         assert [call.names for call in plant.server.open] == [[[0, 1]], [[2, 3]]]
 
 
+def test_more_checks_than_a_call_holds_wait_for_the_next_ones() -> None:
+    with Plant(redis_batch_keys=2, redis_in_flight=1) as plant:
+        plant.together(*numbers(5))[1].cancel()
+        assert [call.names for call in plant.server.open] == [[[0, 1]]]
+        plant.answer_all()
+        assert plant.server.seen == [0, 1, 2, 3, 4]
+
+
 def test_an_entry_of_too_many_keys_travels_alone() -> None:
     with Plant(redis_batch_keys=2) as plant:
         plant.together(Number(0, 4), Number(1))
         assert [call.names for call in plant.server.open] == [[[0]], [[1]]]
+
+
+def test_a_check_after_the_call_of_its_iteration_has_its_own_call() -> None:
+    with Plant() as plant:
+
+        def begin() -> None:
+            plant.loop.call_soon(plant.batch.request, Number(0))
+            plant.batch.send_oneway(Number(8))
+            plant.loop.call_soon(plant.batch.request, Number(1))
+
+        plant.loop.act(begin)
+        plant.loop.settle()
+        assert [call.names for call in plant.server.open] == [[[8, 0]], [[1]]]
 
 
 def test_full_queue_answers_at_once_and_drops_oneway() -> None:
@@ -343,6 +364,7 @@ def test_task_cancelled_before_start_blocks_no_caller() -> None:
             task.cancel()
         plant.loop.settle()
         plant.together(Number(1))
+        plant.loop.move(DEADLINE_S / 10)
         assert plant.server.seen == [0, 1]
 
 

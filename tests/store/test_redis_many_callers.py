@@ -14,6 +14,7 @@ from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.types import UserLimit
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer
+from tests.store.store_checks import charged
 
 LIMITS = (UserLimit("user-60s", 10, 60),)
 
@@ -38,7 +39,7 @@ async def crowd(url: str, prefix: str) -> None:
     window.listen(heard.append)
     greeting, *answers = await asyncio.gather(
         window.probe(),
-        *(window.charge([StoreCharge("user", LIMITS, f"{user:016x}", 1)]) for user in range(100)),
+        *(charged(window, StoreCharge("user", LIMITS, f"{user:016x}", 1)) for user in range(100)),
     )
     assert greeting is None
     assert [answer for answer in answers if isinstance(answer, StoreErrorKind)] == [], window.last_error

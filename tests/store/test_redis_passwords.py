@@ -11,6 +11,7 @@ from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.types import UserLimit
+from tests.store.store_checks import charged
 
 WHO = "ann:hush"
 URLS = [
@@ -27,7 +28,7 @@ async def test_of_a_redis(url: str, caplog: pytest.LogCaptureFixture) -> None:
     settings = StoreSettings(redis_url=SecretStr(url))
     window = RedisUserLimitStore(settings)
     clients = window.clients
-    assert await window.charge(CHARGES) is StoreErrorKind.UNREACHABLE
+    assert await charged(window, *CHARGES) is StoreErrorKind.UNREACHABLE
     assert await window.probe() is StoreErrorKind.UNREACHABLE
     assert window.last_error
     texts = [window.last_error, caplog.text]
@@ -75,5 +76,5 @@ async def test_of_a_server_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> N
 
     client = window.clients.current()
     monkeypatch.setattr(client.connection_pool, "get_connection", refuse)
-    assert await window.charge(CHARGES) is StoreErrorKind.UNREACHABLE
+    assert await charged(window, *CHARGES) is StoreErrorKind.UNREACHABLE
     assert window.last_error == "ConnectionError: cannot reach redis://ann:***@127.0.0.1:1/1"

@@ -20,11 +20,12 @@ from autoglm_throttle.store.protocol import (
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.types import UserLimit
 from tests.store.batches import ManualLoop
+from tests.store.store_checks import charged
 
 DEADLINE_S = StoreSettings().redis_deadline_s
 LIMITS = (UserLimit("user-60s", 10, 60),)
 CHARGES = [StoreCharge(kind, LIMITS, f"{number:016x}", 1) for number, kind in ((1, "user"), (2, "address"))]
-ALLOWED = [1_000_000, 1, 9, 0, 60, 7]
+ALLOWED = [1_000_000, 0, 9, 60, 7]
 
 
 class Servers:
@@ -67,7 +68,7 @@ def asked(loop: ManualLoop, servers: Servers) -> asyncio.Task[Answer | StoreErro
     assert window.protocol.build_check(CHARGES).tag == SPLIT
     batch = loop.act(window.batch)
     batch.script = servers
-    task = loop.create_task(window.charge(CHARGES))
+    task = loop.create_task(charged(window, *CHARGES))
     loop.settle()
     assert len(servers.waiting) == 1
     return task
@@ -82,7 +83,7 @@ def test_both_have_answered_in_time(
         loop.settle()
     answer = asked.result()
     assert not isinstance(answer, StoreErrorKind)
-    assert list(answer[::VALUES]) == [1, 1]
+    assert list(answer[::VALUES]) == [0, 0]
     assert [key.split(":")[4] for key in servers.keys] == ["address", "user"]
 
 

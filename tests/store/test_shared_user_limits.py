@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind
@@ -14,7 +15,7 @@ from autoglm_throttle.store.shared_limits import PendingCheck
 from autoglm_throttle.types import Decision, Demand, Priority, Reason, StoreFailureMode, UserLimit
 from tests.limiting.windows import SlidingWindow
 from tests.store.scripted_store import denied, granted
-from tests.store.shared_user_limits import ALICE, BOB, MINUTE, SECOND, Shared, answer_of, numbers
+from tests.store.shared_user_limits import ALICE, BOB, MAX_USERS, MINUTE, SECOND, Shared, answer_of, numbers
 
 
 def test_a_demand_without_limits_is_not_asked_about() -> None:
@@ -24,9 +25,9 @@ def test_a_demand_without_limits_is_not_asked_about() -> None:
 
 def test_check_charges_user_and_wider_address_limits() -> None:
     shared = Shared(MINUTE)
-    (charge,) = shared.question(ALICE, 0.0).charges
+    (charge,) = shared.question(ALICE, 0.0).entry.charges
     assert (charge.kind, charge.user, charge.units, charge.limits) == ("user", "a" * 16, 1, (MINUTE,))
-    user, address = shared.question(Demand(user="u", address="v", cost=2.5), 0.0).charges
+    user, address = shared.question(Demand(user="u", address="v", cost=2.5), 0.0).entry.charges
     assert (user.kind, user.units, address.kind, address.user, address.units) == (
         "user",
         3,
@@ -37,38 +38,49 @@ def test_check_charges_user_and_wider_address_limits() -> None:
     assert address.limits == (UserLimit("address-60s", 20, 60),)
 
 
+def test_checks_of_callers_are_kept_and_forgotten_one_at_a_time() -> None:
+    shared = Shared(MINUTE)
+    users = [Demand(user=f"{number:016x}") for number in range(MAX_USERS + 1)]
+    first, *others = (shared.question(user, 0.0).entry for user in users[:MAX_USERS])
+    assert shared.question(users[0], 1.0).entry is first
+    shared.question(users[-1], 2.0)
+    assert [shared.question(user, 3.0).entry for user in users[1:MAX_USERS]] == others
+    assert shared.question(users[0], 4.0).entry is not first
+    assert shared.question(Demand(user=users[5].user, cost=2), 5.0).entry.charges[0].units == 2
+
+
 def test_each_set_of_limits_has_names_of_its_own_in_the_store() -> None:
     shared = Shared(MINUTE, plans={"gold": (SECOND,)})
-    user, address = shared.question(Demand(user="u", address="v", plan="gold"), 0.0).charges
+    user, address = shared.question(Demand(user="u", address="v", plan="gold"), 0.0).entry.charges
     assert (user.kind, address.kind) == ("plan-gold", "plan-gold-address")
 
 
 def test_an_answer_becomes_the_numbers_of_a_decision() -> None:
     shared = Shared(MINUTE)
-    decision = shared.hit(ALICE, 0.0, [1, 4, 0, 30_500_000, 1])
+    decision = shared.hit(ALICE, 0.0, [0, 4, 30_500_000, 1])
     assert numbers(decision) == (True, Reason.OK, "user-60s", 4, 0.0)
     assert (decision.limit, decision.window_s, decision.reset_after_s) == (10, 60, 30.5)
-    decision = shared.hit(BOB, 0.0, [0, 0, 1_500_000, 30_500_000, 0])
+    decision = shared.hit(BOB, 0.0, [1_500_000, 0, 30_500_000, 0])
     assert numbers(decision) == (False, Reason.USER, "user-60s", 0, 1.5)
     assert decision.detail == "user:user-60s"
 
 
 def test_longest_rejection_or_least_remaining_limit_decides() -> None:
     both = (MINUTE, SECOND)
-    decision = Shared(*both).hit(ALICE, 0.0, [1, 9, 0, 60_000_000, 1, 1, 1, 0, 1_000_000, 1])
+    decision = Shared(*both).hit(ALICE, 0.0, [0, 9, 60_000_000, 1, 0, 1, 1_000_000, 1])
     assert numbers(decision) == (True, Reason.OK, "user-1s", 1, 0.0)
     assert [(state.name, state.remaining) for state in decision.others] == [("user-60s", 9)]
-    decision = Shared(*both).hit(ALICE, 0.0, [0, 0, 50_000_000, 60_000_000, 1, 0, 0, 500_000, 1_000_000, 1])
+    decision = Shared(*both).hit(ALICE, 0.0, [50_000_000, 0, 60_000_000, 1, 500_000, 0, 1_000_000, 1])
     assert numbers(decision) == (False, Reason.USER, "user-60s", 0, 50.0)
     assert [(state.name, state.remaining) for state in decision.others] == [("user-1s", 0)]
-    decision = Shared(*both).hit(ALICE, 0.0, [1, 8, 0, 60_000_000, 1, 0, 0, 500_000, 1_000_000, 1])
+    decision = Shared(*both).hit(ALICE, 0.0, [0, 8, 60_000_000, 1, 500_000, 0, 1_000_000, 1])
     assert numbers(decision) == (False, Reason.USER, "user-1s", 0, 0.5)
 
 
 def test_cost_above_limit_is_too_large_and_asked_once() -> None:
     shared = Shared(MINUTE)
     demand = Demand(user="u", cost=11)
-    decision = shared.hit(demand, 0.0, [0, 10, -1, 0, 0])
+    decision = shared.hit(demand, 0.0, [-1, 10, 0, 0])
     assert numbers(decision) == (False, Reason.TOO_LARGE, "user-60s", 10, math.inf)
     assert shared.known(demand, 3600.0).reason is Reason.TOO_LARGE
 
@@ -100,10 +112,10 @@ def test_refund_to_store_ends_the_cached_denial() -> None:
     shared = Shared(MINUTE)
     question = shared.question(ALICE, 0.0)
     answer = granted(0)
-    assert question.resolve(answer, 0.0).allowed
+    assert isinstance(question.resolve(answer, 0.0), tuple)
     shared.hit(ALICE, 0.0, denied())
     question.undo(0.1)
-    assert shared.store.given_back == [(question.charges, answer)]
+    assert shared.store.given_back == [(tuple(question.entry.charges), answer)]
     assert isinstance(shared.windows.hit(ALICE, 0.1), PendingCheck)
     question.undo(0.2)
     assert len(shared.store.given_back) == 1
@@ -203,11 +215,11 @@ def test_local_charge_is_refunded_locally() -> None:
     shared = Shared(UserLimit("user-60s", 1, 60))
     assert not shared.windows.give_back(ALICE, 0.0, 0.0)
     question = shared.question(ALICE, 0.0)
-    assert question.resolve(StoreErrorKind.TIMEOUT, 0.5).allowed
+    assert decision_of(question.resolve(StoreErrorKind.TIMEOUT, 0.5)).allowed
     question.undo(0.6)
     assert shared.hit(ALICE, 0.7, StoreErrorKind.TIMEOUT).allowed
     refused_here = shared.question(ALICE, 0.7)
-    assert not refused_here.resolve(StoreErrorKind.TIMEOUT, 0.7).allowed
+    assert not decision_of(refused_here.resolve(StoreErrorKind.TIMEOUT, 0.7)).allowed
     refused_here.undo(0.7)
     assert not shared.hit(ALICE, 0.8, StoreErrorKind.TIMEOUT).allowed
     assert not shared.store.given_back
@@ -265,7 +277,8 @@ def test_decisions_equal_those_of_memory(
         wanted = memory.hit(demand.user, units, now)
         found = shared.windows.hit(demand, now)
         if isinstance(found, PendingCheck):
-            found = found.resolve(answer_of(store.hit(demand.user, units, now), limits), now)
+            answer = answer_of(store.hit(demand.user, units, now), limits)
+            found = decision_of(found.resolve(answer, now))
         else:
             store.hit(demand.user, units, now)
         assert isinstance(found, Decision)

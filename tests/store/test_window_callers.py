@@ -156,7 +156,7 @@ async def test_one_process_admits_exactly_the_limit_of_512_at_once(
     window = window_at(redis_server.url, redis_prefix)
     answers = await asyncio.gather(*(ask(window, 1) for _ in range(512)))
     assert [answer for answer in answers if isinstance(answer, StoreErrorKind)] == []
-    assert sum(answer[0] for answer in answers if not isinstance(answer, StoreErrorKind)) == LIMIT
+    assert sum(answer[0] == 0 for answer in answers if not isinstance(answer, StoreErrorKind)) == LIMIT
     assert window.stats().calls <= 512 / 100
 
 
@@ -182,7 +182,7 @@ class TestSideBySide:
             await asyncio.gather(*(left(window, user, limit=limit) for user in range(8)))
         keys = redis_server.command("KEYS", f"{redis_prefix}:default:w2:*")
         assert len(keys) == 16
-        assert all(0 < redis_server.command("PTTL", key) <= 62_000 for key in keys)
+        assert all(0 < redis_server.command("PTTL", key) <= 68_000 for key in keys)
 
     async def test_changed_limit_applies_to_next_request(
         self, redis_server: RedisServer, redis_prefix: str
@@ -192,7 +192,7 @@ class TestSideBySide:
             assert await left(old, 1, limit=20) == 20 - used
         refused = await ask(new, 1, limit=10)
         assert not isinstance(refused, StoreErrorKind)
-        assert refused[:2] == [0, 0]
+        assert refused[0] > refused[1] == 0
         assert await left(new, 1, limit=30) == 19
         assert await left(old, 1, limit=20) == 8
 
@@ -204,5 +204,5 @@ async def test_granted_units_can_be_refunded(redis_server: RedisServer, redis_pr
         answer = await ask(window, 1, limit=limit, units=7)
         assert not isinstance(kept, StoreErrorKind)
         assert not isinstance(answer, StoreErrorKind)
-        window.give_back([charge(1, limit=limit, units=7)], answer)
+        window.give_back(window.protocol.build_check([charge(1, limit=limit, units=7)]), answer)
         assert await left(window, 1, limit=limit) == limit - 2

@@ -10,6 +10,7 @@ from autoglm_throttle.store.protocol import (
     SPLIT,
     VALUES,
     StoreCharge,
+    StoreErrorKind,
     WindowEntry,
     WindowProtocol,
     key_safe,
@@ -100,7 +101,7 @@ def test_nothing_asked_is_a_look_at_the_clock(wire: WindowProtocol) -> None:
 
 def test_settlements_name_stamps(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge(SEVERAL, units=2)])
-    answer = [1, 8, 0, 60, 77, 1, 4998, 0, 60, 88]
+    answer = [0, 8, 60, 77, 0, 4998, 60, 88]
     back = wire.build_refund(ask, answer)
     assert (back.keys, back.tag) == (ask.keys, ask.tag)
     assert back.deltas == [-2, -2]
@@ -111,18 +112,18 @@ def test_settlements_name_stamps(wire: WindowProtocol) -> None:
 
 
 def test_only_an_admission_without_a_receiver_is_undone(wire: WindowProtocol) -> None:
-    ask, admitted = wire.build_check([charge(units=2)]), [1, 98, 0, 60, 77]
+    ask, admitted = wire.build_check([charge(units=2)]), [0, 98, 60, 77]
     undone = wire.undo(ask, admitted)
     assert undone is not None
     assert wire.encode([undone]) == wire.encode([wire.build_refund(ask, admitted)])
-    assert wire.undo(ask, [0, 0, 5, 60, 77]) is None, "a rejection has spent nothing"
+    assert wire.undo(ask, [5, 0, 60, 77]) is None, "a rejection has spent nothing"
     assert wire.undo(undone, admitted) is None, "nor has a refund"
     assert wire.undo(wire.build_check([charge(units=0)]), admitted) is None, "nor a look"
 
 
 def test_a_settlement_ends_the_short_form(wire: WindowProtocol) -> None:
     ask = wire.build_check([charge()])
-    back = wire.build_refund(ask, [1, 99, 0, 60, 77])
+    back = wire.build_refund(ask, [0, 99, 60, 77])
     assert wire.encode([ask, back])[1] == [1, "l", 100, 60_000_000, 1, 1, 1, -1, 1, -1, 77]
 
 
@@ -130,15 +131,34 @@ def test_a_reply_is_cut_into_answers(wire: WindowProtocol) -> None:
     several, one = wire.build_check([charge(SEVERAL)]), wire.build_check([charge()])
     entries: list[WindowEntry] = [several, wire.build_refund(several, [0] * 10), one]
     reply = list(range(1 + 2 * VALUES + 2 + VALUES))
-    assert wire.decode(reply, entries) == [reply[1:11], reply[11:13], reply[13:]]
+    assert wire.decode(reply, entries) == [reply[1:9], reply[9:11], reply[11:]]
 
 
 @pytest.mark.parametrize(
-    "reply", [None, [], b"OK", {1: 2}, [1, 1, 99, 0, 0], [1, 1, 99, 0, 0, 5, 6], [1, 1, 99, 0, 0, b"5"]]
+    "reply",
+    [
+        None,
+        [],
+        b"OK",
+        {1: 2},
+        [1, 0, 99, 0],
+        [1, 0, 99, 0, 5, 6],
+        [1, 0, 99, 0, b"5"],
+        [1, -3, 99, 0, 5],
+        [1, 0, -1, 0, 5],
+        [1, -1, 0, -1, 5],
+    ],
 )
 def test_a_reply_that_does_not_fit_is_an_error(wire: WindowProtocol, reply: object) -> None:
     with pytest.raises(ValueError, match="the script's reply"):
         wire.decode(reply, [wire.build_check([charge()])])
+
+
+def test_a_foreign_key_is_an_error_of_its_request_alone(wire: WindowProtocol) -> None:
+    ask = wire.build_check([charge(SEVERAL)])
+    reply = [1, -1, 0, 0, 5, 0, 9, 60, 77, 0, 9, 60, 7, -2, 10, 0, 0, -2, 3]
+    answers = wire.decode(reply, [ask, ask, wire.build_refund(ask, [0] * 8)])
+    assert answers == [reply[1:9], StoreErrorKind.FOREIGN, [-2, 3]]
 
 
 @pytest.mark.parametrize("name", ["user", "plan-gold", "a.b_C-9", "x" * 60])

@@ -22,11 +22,11 @@ class TestRights:
             assert await left(window, 1, limit=limit) == limit - 1
             answer = await ask(window, 1, limit=limit)
             assert not isinstance(answer, StoreErrorKind)
-            window.give_back([charge(1, limit=limit)], answer)
+            window.give_back(window.protocol.build_check([charge(1, limit=limit)]), answer)
             assert await left(window, 1, limit=limit) == limit - 2
             refused = await ask(window, 1, limit=limit, units=limit)
             assert not isinstance(refused, StoreErrorKind)
-            assert refused[0] == 0
+            assert refused[0] > 0
 
     @pytest.mark.parametrize("missing", ["time", "evalsha", "lpush"])
     async def test_one_that_is_missing_is_forbidden_and_all_are_named(
