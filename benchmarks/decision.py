@@ -1,5 +1,7 @@
 """Cost of each step of a decision, from the bucket to the whole middleware; in memory, without a server.
 
+Then that of one part of a stream, bare and through the middleware.
+
 Run: ``python -m benchmarks.decision``. The control is the cheapest limiter there is, aiolimiter's
 leaky bucket, which has no keys, no rejection and no header fields.
 """
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Settings, Throttle
+from autoglm_throttle.asgi.scope import Receive, Send
 from autoglm_throttle.limiting.sliding_window import SlidingWindow
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets
 from autoglm_throttle.settings.groups.control import RateSettings
@@ -33,15 +36,17 @@ def bucket() -> float:
 def window() -> float:
     """Measure hits of an exact user window, 200 users in turn, each to its limit."""
     users = SlidingWindow((LIMIT,), 100_000)
-    return timed(lambda number: users.hit(USERS[number % 200], 1, number * 1e-5))
+    accounts = [users.peek(user) for user in USERS]
+    return timed(lambda number: users.hit(accounts[number % 200], 1, number * 1e-5))
 
 
 def window_rejecting() -> float:
     """Measure hits of exhausted users."""
     users = SlidingWindow((LIMIT,), 100_000)
+    accounts = [users.peek(user) for user in USERS]
     for number in range(CALLS):
-        users.hit(USERS[number % 200], 1, 0.0)
-    return timed(lambda number: users.hit(USERS[number % 200], 1, number * 1e-5))
+        users.hit(accounts[number % 200], 1, 0.0)
+    return timed(lambda number: users.hit(accounts[number % 200], 1, number * 1e-5))
 
 
 def admitted() -> float:
@@ -72,6 +77,26 @@ def leaky_bucket() -> float:
     return asyncio.run(run())
 
 
+def part(content_type: bytes, *, limited: bool) -> float:
+    """Measure a part of a response of many parts."""
+
+    async def app(_scope: asgi_rows.Scope, _receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", content_type)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for _ in range(CALLS):
+            await send({"type": "http.response.body", "body": b"data: part\n\n", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def run() -> float:
+        target = asgi_rows.ours(app) if limited else app
+        scope = asgi_rows.scopes()[0]
+        begun = time.perf_counter()
+        await target(scope, asgi_rows.receive, asgi_rows.Counter())
+        return (time.perf_counter() - begun) / CALLS
+
+    return asyncio.run(run())
+
+
 def timed(call: Callable[[int], object]) -> float:
     """Measure the seconds of one call."""
     begun = time.perf_counter()
@@ -89,6 +114,9 @@ ROWS: dict[str, Callable[[], float]] = {
     "aiolimiter acquire": leaky_bucket,
     "bare ASGI app": lambda: asgi_rows.seconds_each(lambda: asgi_rows.bare, rejected=False),
     "app in the middleware": lambda: asgi_rows.seconds_each(asgi_rows.ours, rejected=False),
+    "bare part of a stream": lambda: part(b"text/plain", limited=False),
+    "part in the middleware": lambda: part(b"text/plain", limited=True),
+    "event in the middleware": lambda: part(b"text/event-stream", limited=True),
     "middleware refusing": lambda: asgi_rows.seconds_each(asgi_rows.ours, rejected=True),
 }
 

@@ -20,6 +20,7 @@ from autoglm_throttle.asgi.scope import (
     CLIENT_DISCONNECTS,
     MARKER,
     App,
+    Message,
     Receive,
     Scope,
     Send,
@@ -28,7 +29,7 @@ from autoglm_throttle.asgi.scope import (
     in_event_loop,
     outcome_of,
 )
-from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, abandon, begin
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.gpu.sampler import SourceView
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
@@ -125,9 +126,9 @@ class ThrottleMiddleware:
         permit: Permit | Ticket | Rejection | None = None
         if transfer and demand.holds_slot:
             if transfer == BODY:
-                first = BegunCall(receive())
-                if first.is_done and is_complete(first.result):
-                    receive = replay(first.result, receive)
+                first = begin(receive())
+                if not isinstance(first, BegunCall) and is_complete(first):
+                    receive = replay(first, receive)
                 else:
                     buffered = body = RequestBody(receive, self.slot_watch)
                     receive = body.receive
@@ -190,7 +191,13 @@ class ThrottleMiddleware:
                 self._check_mark(scope, policy.root_path)
 
     async def _admit_body(
-        self, body: RequestBody, first: BegunCall, demand: Demand, work_class: str, scope: Scope, send: Send
+        self,
+        body: RequestBody,
+        first: Message | BegunCall,
+        demand: Demand,
+        work_class: str,
+        scope: Scope,
+        send: Send,
     ) -> Permit | Ticket | Rejection | None:
         """Charge a request, await its body, then ask for its slot; None: it ended before, uncharged."""
         admission = self.throttle.admission
@@ -198,7 +205,7 @@ class ThrottleMiddleware:
         if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
             charged = await admission.verdicts.wait(charged) or charged
         if isinstance(charged, Rejection):
-            first.close()
+            abandon(first)
             return charged
         if isinstance(charged, Permit):  # of a dry run: the service does not work during the body
             charged.pause()
@@ -218,7 +225,7 @@ class ThrottleMiddleware:
         return admission.try_slot(charged) if isinstance(charged, Ticket) else charged
 
     async def _has_body(
-        self, body: RequestBody, first: BegunCall, demand: Demand, scope: Scope, send: Send
+        self, body: RequestBody, first: Message | BegunCall, demand: Demand, scope: Scope, send: Send
     ) -> bool:
         """Await the body of a request; False if the client has left or was answered."""
         try:

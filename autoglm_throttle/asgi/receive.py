@@ -12,7 +12,7 @@ import anyio
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.scope import Message, Receive
-from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot, begin
 
 # Bytes of a body buffered while the request waits; beyond it nothing more is read until a slot is free.
 BUFFER_BYTES = 65_536
@@ -91,9 +91,9 @@ class BufferedReceive:
                 return await self._receive()
             code = getattr(self._receive, "__code__", None)
             if code in _AT_ONCE and not (self._buffered or self._has_body):
-                call = BegunCall(self._receive())
-                if call.is_done:
-                    return call.result
+                call = begin(self._receive())
+                if not isinstance(call, BegunCall):
+                    return call
                 self._pending = pending = asyncio.ensure_future(call)
             else:
                 self._pending = pending = asyncio.ensure_future(self._receive())
@@ -159,7 +159,7 @@ class RequestBody(BufferedReceive):
         """Whether the client has left before admission."""
         return bool(self._buffered) and self._buffered[-1]["type"] in DISCONNECTS
 
-    async def wait(self, first: BegunCall) -> None:
+    async def wait(self, first: Message | BegunCall) -> None:
         """Receive until the body is complete, `BUFFER_BYTES` are there, or the client has left.
 
         Raises:
@@ -167,10 +167,10 @@ class RequestBody(BufferedReceive):
         """
         call = first
         while True:
-            self._keep(call.result if call.is_done else await self._blocked(call))
+            self._keep(await self._blocked(call) if isinstance(call, BegunCall) else call)
             if self._is_complete or self._buffered_bytes >= BUFFER_BYTES:
                 return
-            call = BegunCall(self._receive())
+            call = begin(self._receive())
 
     async def _blocked(self, call: BegunCall) -> Message:
         """Wait for a part; beside too many other bodies only until the next scan: a complete body passes."""
@@ -198,9 +198,10 @@ class RequestBody(BufferedReceive):
             return _DISCONNECT
         if self._buffered or self._is_complete:
             return await super().receive()
-        call = BegunCall(self._receive() if self._pending is None else self._receive_part())
+        message = begin(self._receive() if self._pending is None else self._receive_part())
         try:
-            message = call.result if call.is_done else await self._watched.blocked(call)
+            if isinstance(message, BegunCall):
+                message = await self._watched.blocked(message)
         except TooSlowError:
             self.timed_out = True
             if self._on_timeout is not None:

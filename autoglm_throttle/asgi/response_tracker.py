@@ -9,7 +9,8 @@ from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import RequestBody
 from autoglm_throttle.asgi.responses import ResponseBuilder, send_body_timeout
 from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send
-from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot, begin
+from autoglm_throttle.limiting.work_class import PAUSED
 from autoglm_throttle.resilience.fallback import DegradedAnswer, degraded_answers
 from autoglm_throttle.types import Outcome
 
@@ -41,34 +42,40 @@ class WatchedStream(WatchedSlot):
         if may_be_idle:  # a long prefill has sent nothing yet
             self.wait(watch.clock() + watch.head_s(permit))
 
-    async def send(self, send: Send, message: Message, size: int) -> None:
-        """Send a part of ``size`` bytes, and begin to wait for the next one.
-
-        Raises:
-            TooSlowError: the client reads less than the least rate.
-        """
-        self._learn_interval()
-        self.work()
+    def send(self, sending: Awaitable[None], size: int) -> Awaitable[None] | None:
+        """Send a part of ``size`` bytes, and begin to wait for the next one; None: that has been done."""
+        now = self._watch.clock() if self.may_be_idle else 0.0
         self.transferred_bytes += size
-        call = BegunCall(send(message))
-        if not call.is_done:
-            await self.blocked(call)
-        if not self.may_be_idle:
-            return
-        self._last_s = self._watch.clock()
-        if self._first_s is None:
-            self._first_s = self._last_s
-        self.wait(self._last_s + self._watch.idle_s)
-        if self._expects_idle and self.permit is not None:
-            self.permit.pause()  # at once where the last wait was long
-
-    def _learn_interval(self) -> None:
+        call = begin(sending)
         if self._first_s is not None:
-            now, idle_s = self._watch.clock(), self._watch.idle_s
+            idle_s = self._watch.idle_s
             was_idle = now - self._last_s >= idle_s
             # A feed may begin with several parts: only one whose parts keep coming is no feed.
-            if was_idle or now - self._first_s >= idle_s / 2.0:
+            if (was_idle or now - self._first_s >= idle_s / 2.0) and (
+                was_idle != self._expects_idle or not self._is_known
+            ):
                 self._learn(idle=was_idle)
+        if call is not None:
+            self.work()
+            return self._finish(call)
+        if self.may_be_idle:
+            self._wait_for_next(now)
+        return None
+
+    async def _finish(self, call: BegunCall) -> None:
+        await self.blocked(call)
+        if self.may_be_idle:
+            self._wait_for_next(self._watch.clock())
+
+    def _wait_for_next(self, now: float) -> None:
+        self._last_s = now
+        if self._first_s is None:
+            self._first_s = now
+        self.wait(now + self._watch.idle_s)
+        permit, expects_idle = self.permit, self._expects_idle
+        if permit is not None and (permit.slot == PAUSED) != expects_idle:
+            # A feed is paused at once, and stays so while it sends.
+            (permit.pause if expects_idle else permit.resume)()
 
     def wrap(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
         """Return the functions of a websocket, which is idle while neither side sends."""
@@ -188,7 +195,9 @@ class ResponseTracker:
         try:
             if size:
                 stream = self._stream or self._new_stream(may_be_idle=self.is_stream)
-                await stream.send(self._send, message, size)
+                rest = stream.send(self._send(message), size)
+                if rest is not None:
+                    await rest
             else:  # it is no progress
                 await self._send(message)
         except OSError as error:

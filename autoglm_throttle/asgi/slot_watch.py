@@ -286,29 +286,14 @@ def _end_now(timeout: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
 
 
 class BegunCall:
-    """A ``send`` or ``receive`` of a server that has begun. Await it unless it is done.
+    """The rest of a ``send`` or ``receive`` of a server that has begun; await it."""
 
-    Most calls end at once; then no time needs to be read and no timeout to be prepared. Under trio it begins
-    only when it is awaited: a cancel scope around the rest must be entered before those of the call.
-    """
+    __slots__ = ("_coroutine", "_has_begun", "_pending")
 
-    __slots__ = ("_coroutine", "_has_begun", "_pending", "is_done", "result")
-
-    def __init__(self, awaitable: Awaitable[Any]) -> None:
-        self._coroutine: Coroutine[Any, Any, Any] = (
-            awaitable if isinstance(awaitable, CoroutineType) else _wait(awaitable)
-        )
-        self._pending: Any = None
-        self.is_done: bool = False
-        self.result: Any = None  # Result of a call that is done
-        self._has_begun = not _is_in_trio()
-        if not self._has_begun:
-            return
-        try:
-            self._pending = self._coroutine.send(None)
-        except StopIteration as ended:
-            self.is_done = True
-            self.result = ended.value
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], pending: object, *, has_begun: bool) -> None:
+        self._coroutine = coroutine
+        self._pending = pending  # Awaited by it first
+        self._has_begun = has_begun
 
     def __await__(self) -> Generator[Any, Any, Any]:
         """Run the rest: ``yield from`` can take over once the first answer has arrived."""
@@ -328,12 +313,29 @@ class BegunCall:
                 break
         return (yield from coroutine.__await__())
 
-    def close(self) -> None:
-        """Abandon the call."""
-        self._coroutine.close()
+
+def begin(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - a message, or the rest of the call
+    """Begin a call of the server; return its result if it ends at once, else a `BegunCall`.
+
+    Most calls end at once; then no time needs to be read and no timeout to be prepared. Under trio it begins
+    only when it is awaited: a cancel scope around the rest must be entered before those of the call.
+    """
+    coroutine = awaitable if isinstance(awaitable, CoroutineType) else _wait(awaitable)
+    if _is_in_trio():
+        return BegunCall(coroutine, None, has_begun=False)
+    try:
+        return BegunCall(coroutine, coroutine.send(None), has_begun=True)
+    except StopIteration as ended:
+        return ended.value
 
 
-async def _wait(awaitable: Awaitable[Message]) -> Message:
+def abandon(call: object) -> None:
+    """Close a call that has begun, unless it is its result."""
+    if isinstance(call, BegunCall):
+        call._coroutine.close()  # noqa: SLF001 - of this module
+
+
+async def _wait(awaitable: Awaitable[Any]) -> Message:
     return await awaitable
 
 

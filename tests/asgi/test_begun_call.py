@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from autoglm_throttle.asgi import ThrottleMiddleware
-from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot
+from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, WatchedSlot, abandon, begin
 from tests.asgi.queued_clients import Client, part, settled, with_places
 from tests.asgi.run_app import http_scope
 
@@ -37,15 +37,13 @@ async def test_call_that_never_suspends_is_done_at_once() -> None:
     async def immediate() -> str:
         return "at once"
 
-    call = BegunCall(immediate())
-    assert call.is_done
-    assert call.result == "at once"
+    assert begin(immediate()) == "at once"
 
 
 async def test_future_is_awaited_like_a_coroutine() -> None:
     future = asyncio.get_running_loop().create_future()
-    call = BegunCall(future)
-    assert not call.is_done
+    call = begin(future)
+    assert isinstance(call, BegunCall)
     future.set_result(7)
     assert await call == 7
 
@@ -55,8 +53,8 @@ def test_result_comes_after_all_steps(backend: str) -> None:
     words: list[str] = []
 
     async def main() -> str:
-        call = BegunCall(told(words, steps=3))
-        assert not call.is_done
+        call = begin(told(words, steps=3))
+        assert isinstance(call, BegunCall)
         result: str = await call
         return result
 
@@ -69,7 +67,7 @@ async def test_exception_of_the_first_step_reaches_the_caller() -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        BegunCall(broken())
+        begin(broken())
 
 
 async def test_exception_of_a_later_step_reaches_the_caller() -> None:
@@ -77,7 +75,7 @@ async def test_exception_of_a_later_step_reaches_the_caller() -> None:
         await anyio.lowlevel.checkpoint()
         raise OSError("gone")
 
-    call = BegunCall(broken())
+    call = begin(broken())
     with pytest.raises(OSError, match="gone"):
         await call
 
@@ -99,7 +97,7 @@ def test_cancelled_caller_cancels_the_call(backend: str) -> None:
             group.cancel_scope.cancel()
 
     async def _awaited(function: Any) -> None:
-        await BegunCall(function())
+        await begin(function())
 
     anyio.run(main, backend=backend)
     assert ended == ["cancelled"]
@@ -115,7 +113,7 @@ async def test_abandoned_call_is_closed() -> None:
             finally:
                 ended.append("closed")
 
-    BegunCall(endless()).close()
+    abandon(begin(endless()))
     assert ended == ["closed"]
 
 
@@ -123,7 +121,7 @@ async def test_abandoned_call_is_closed() -> None:
 def test_scopes_inside_a_blocked_call_end_before_those_around_it(backend: str) -> None:
     async def main() -> str:
         watched = WatchedSlot(SlotWatch(with_places(1)), None)
-        result: str = await watched.blocked(BegunCall(told([], steps=3)))
+        result: str = await watched.blocked(begin(told([], steps=3)))
         with anyio.CancelScope():  # the scopes of the task are still in order
             await anyio.lowlevel.checkpoint()
         return result
@@ -145,7 +143,7 @@ def test_blocked_call_that_expires_ends_its_scopes_too(backend: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(expire, watch, throttle)
             with pytest.raises(TooSlowError):
-                await watched.blocked(BegunCall(silent()))
+                await watched.blocked(begin(silent()))
         with anyio.CancelScope():
             await anyio.lowlevel.checkpoint()
 

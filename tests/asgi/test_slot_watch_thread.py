@@ -17,7 +17,7 @@ from autoglm_throttle import Permit, Throttle
 from autoglm_throttle.asgi import slot_watch
 from autoglm_throttle.asgi.receive import RequestBody
 from autoglm_throttle.asgi.response_tracker import WatchedStream
-from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, WatchedSlot
+from autoglm_throttle.asgi.slot_watch import SlotWatch, WatchedSlot, begin
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.types import Demand
 from tests.asgi.queued_clients import settled, taken, with_places
@@ -129,7 +129,7 @@ def test_child_watches_its_own_requests_alone() -> None:
 async def test_body_of_the_parent_that_ends_in_a_child_is_not_counted_there() -> None:
     watch = SlotWatch(with_places(1))
     body = RequestBody(anyio.sleep_forever, watch)
-    waiting = body.wait(BegunCall(anyio.sleep_forever()))
+    waiting = body.wait(begin(anyio.sleep_forever()))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(waiting)
         await settled()
@@ -200,6 +200,28 @@ def test_pause_of_a_settled_stream_changes_nothing() -> None:
     assert taken(throttle) == (0, 0, 0)
     assert stream.has_ended
     assert watch.watched == 0
+
+
+async def test_feed_that_is_paused_takes_no_slot_for_a_part_that_is_taken_at_once() -> None:
+    throttle = with_places(1)
+    watch = SlotWatch(throttle)
+    permit = admitted(throttle)
+    watch.learn_idle(permit.work_class.name, idle=True)
+    feed = WatchedStream(watch, permit, may_be_idle=True)
+    paused: list[bool] = []
+
+    async def send() -> None:
+        paused.append(permit.is_paused)
+
+    for _ in range(3):
+        assert feed.send(send(), 10) is None
+        assert permit.is_paused
+        throttle.clock.advance(5.0)
+    assert paused == [False, True, True]
+    throttle.clock.advance(5.0)
+    for _ in range(2):
+        assert feed.send(send(), 10) is None
+    assert not permit.is_paused, "its parts come one after another"
 
 
 def waits_for(
