@@ -5,7 +5,7 @@
 #   make test     the fast tests on two cores, some minutes; TESTS=tests/gpu runs all tests of a part
 #   make test-all every test on two cores, with branch coverage, within 20 minutes
 #   make check    format, lint, types, the import contract, dependencies, the wheel
-#   make bench    the measurements, some minutes; BENCHMARKS="decision peers" runs some of them,
+#   make bench    the measurements, about 40 minutes; BENCHMARKS="decision peers" runs some of them,
 #                 BENCHMARKS=redis six minutes of shared limits, BENCHMARKS=overload half an hour of real HTTP
 #   make clean    forget the environment and everything that was built
 #

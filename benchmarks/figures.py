@@ -1,4 +1,4 @@
-"""The tables of figures in docs/, made from the records of the benchmarks.
+"""The tables of figures in README.md and docs/, made from the records of the benchmarks.
 
 Run: ``python -m benchmarks.figures`` after ``python -m benchmarks.peers --write``, the same of ``serve``,
 ``instructions``, ``redis``, ``closed_loop``, ``overload``, ``breaker`` or ``headline``, or after
@@ -17,13 +17,14 @@ from typing import Any
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
-from benchmarks.instructions_part import instructions_part
+from benchmarks.instructions_part import cost_part, instructions_part
 from benchmarks.loop import table
 from benchmarks.overload import LAG_S
 from benchmarks.overloaded import ROWS
 from benchmarks.shared.part import peers_part, redis_part
 
 ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
@@ -271,7 +272,9 @@ def headline_parts() -> Iterator[tuple[str, str]]:
 
 def pages() -> dict[Path, dict[str, str]]:
     """Return file -> name of the part -> content between its marks."""
+    kept = json.loads((RESULTS / "instructions.json").read_text())
     return {
+        README: {"cost": cost_part(kept)},
         BENCHMARKS: dict(parts()),
         GUARDS: dict(guard_parts()),
         HEADLINE: dict(headline_parts()),

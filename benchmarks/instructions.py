@@ -98,8 +98,8 @@ def bars(found: dict[str, Figures]) -> Iterator[Bar]:
         if app in OVER_PEER:
             yield from _over_peer(whole, app)
         for order in LOADS["many"]:
-            if order in states and "1,000 callers" in states:
-                over = added(whole, app, order) / added(whole, app, "1,000 callers")
+            if order in states and "steady" in states:
+                over = added(whole, app, order) / added(whole, app, "steady")
                 yield Bar(f"{app}, {order}: instructions over 1,000 callers", over, MANY_INSTRUCTIONS)
     for app, figures in found["seconds"].items():
         for order in LOADS["many"]:

@@ -50,7 +50,7 @@ def _figures(kept: Mapping[str, Any], app: str) -> tuple[str, ...]:
     cells = (f"{steady:,.0f} instructions", _over(whole, app, "steady", PEER), refused)
     if timed is None:
         return (*cells, "-", "-", "-")
-    many = max(added(whole, app, order) for order in LOADS["many"]) / added(whole, app, "1,000 callers")
+    many = max(added(whole, app, order) for order in LOADS["many"]) / steady
     slower = max(timed[order] for order in LOADS["many"])
     return (*cells, f"{many:.2f}", f"{slower:.2f}", f"{timed['memory_mb']:.0f} MB")
 

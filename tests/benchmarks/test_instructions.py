@@ -24,7 +24,6 @@ WHOLE: instructions.Figures = {
     "address": {
         "steady": 50_000,
         "refused": 50_000,
-        "1,000 callers": 50_000,
         "100,000 in turn": 60_000,
         "100,000 at random": 52_000,
     },
