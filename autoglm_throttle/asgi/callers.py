@@ -145,7 +145,7 @@ class RequestClassifier:
             return classified[0]
         try:
             return self._classify_fully(scope, self._routes.policy_of(scope))[0]
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - as in `classify`
             return self._malformed_demand(scope)
 
     def classify(self, scope: Scope) -> tuple[Demand, PathPolicy, int] | None:  # noqa: C901, PLR0912 - a call costs 1 %
@@ -202,7 +202,7 @@ class RequestClassifier:
                 demand = self._full_demand(scope, policy.route, member)[0]
                 if len(peer) <= MAX_PEER_CHARS and (member is not None or caller is None):
                     self._demands.remember(identity, demand)
-            return demand, policy, transfer  # noqa: TRY300 - as above
+            return demand, policy, transfer  # noqa: TRY300 - the usual end of a long block
         except Exception:  # noqa: BLE001 - a scope may hold anything, and the limits must hold all the same
             return self._malformed_demand(scope), MALFORMED, self._transfer(scope)
 
