@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from asyncio import _get_running_loop as running_loop  # a call of C
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Final
@@ -35,7 +36,7 @@ class AsyncioWakeup:
     def __call__(self) -> None:
         """Wake the waiter. Never blocks; may be called from any thread."""
         loop = self._timers.loop
-        if _running() is loop:
+        if running_loop() is loop:
             self._set()
         else:  # another thread, or this one outside the loop
             with suppress(RuntimeError):  # the loop is closed
@@ -114,13 +115,6 @@ class _Timers:
 _TIMERS: Final[weakref.WeakValueDictionary[int, _Timers]] = weakref.WeakValueDictionary()
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 class TrioWakeup:
     """Wake-up under trio: a cancel scope."""
 
@@ -163,5 +157,5 @@ Wakeup = AsyncioWakeup | TrioWakeup
 
 def new_wakeup() -> Wakeup:
     """Create the wake-up of the calling task."""
-    loop = _running()
+    loop = running_loop()
     return TrioWakeup() if loop is None else AsyncioWakeup(loop)

@@ -132,6 +132,8 @@ class RequestClassifier:
         self._reads_fields = bool(self._key_header or forwarded)  # Whether most requests have a wanted field
         self._address = lru_cache(CACHE_ENTRIES)(partial(self._identity.hash, "address"))
         self._client = lru_cache(CACHE_ENTRIES)(self._proxies.client)
+        # Identity of the network of an address; one object for all demands, as each keeps it.
+        self._network: Callable[[str], str] = partial(_network, self._identity)
         self._demands = DemandTable(settings.users.max_users)
         # Peers of the first requests, for a service that trusts no proxy.
         self._first_peers: Counter[str] | None = None if settings.callers.trusted_proxies else Counter()
@@ -366,10 +368,6 @@ class RequestClassifier:
         trusted = self._trust == "any" or (self._trust == "proxy" and self._proxies.trusts(peer))
         return stated if raises and trusted else max(priority, stated)
 
-    def _network(self, address: str) -> str:
-        """Return the identity of the network of an address."""
-        return self._identity.hash("group", overflow_group(address))
-
     def _member(self, user: str) -> Caller | None:
         plan = self._plan_by_member.get(user)
         return Caller(user, plan.name, plan.priority, verified=True) if plan is not None else None
@@ -394,6 +392,10 @@ class DemandTable(dict[Hashable, Demand]):
             self._keys[at] = key
             self._oldest = (at + 1) % self._most
         self[key] = demand
+
+
+def _network(identity: CallerHasher, address: str) -> str:
+    return identity.hash("group", overflow_group(address))
 
 
 def _text(value: bytes) -> str:

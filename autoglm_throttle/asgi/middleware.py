@@ -12,7 +12,7 @@ from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.callers import Identify, RequestClassifier
-from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete, replay
+from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete
 from autoglm_throttle.asgi.response_tracker import ResponseTracker, WatchedStream, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
 from autoglm_throttle.asgi.routes import BODY, STREAM, WEBSOCKET, RouteTable, path_of
@@ -128,7 +128,8 @@ class ThrottleMiddleware:
             if transfer == BODY:
                 first = begin(receive())
                 if not isinstance(first, BegunCall) and is_complete(first):
-                    receive = replay(first, receive)
+                    buffered = BufferedReceive(receive, first)
+                    receive = buffered.receive
                 else:
                     buffered = body = RequestBody(receive, self.slot_watch)
                     receive = body.receive

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from asyncio import _get_running_loop as running_loop  # a call of C
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import CodeType
 from typing import Any, Final
 
@@ -41,11 +43,11 @@ class BufferedReceive:
 
     _has_body = False  # Whether the first message may be late
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, body: Message | None = None) -> None:
         self._receive = receive
-        self._buffered: tuple[Message, ...] = ()
+        self._buffered: tuple[Message, ...] = (body,) if body else ()
         self._buffered_bytes = 0
-        self._is_complete = False  # Whether only a disconnect may follow
+        self._is_complete = body is not None  # Whether only a disconnect may follow
         self._pending: asyncio.Future[Any] | None = None
 
     async def disconnected(self) -> None:
@@ -63,9 +65,7 @@ class BufferedReceive:
         self._buffered += (message,)
         self._buffered_bytes += PART_OVERHEAD_BYTES + len(message.get("body") or b"")
         is_disconnect = message["type"] in DISCONNECTS
-        self._is_complete = is_disconnect or (
-            message["type"] == "http.request" and not message.get("more_body")
-        )
+        self._is_complete = is_disconnect or is_complete(message)
         return is_disconnect
 
     async def receive(self) -> Message:
@@ -85,9 +85,7 @@ class BufferedReceive:
         """Receive one message; if the caller is cancelled, the next caller gets it."""
         pending = self._pending
         if pending is None:
-            try:
-                asyncio.get_running_loop()
-            except RuntimeError:  # trio: its servers survive a cancelled receive
+            if running_loop() is None:  # trio: its servers survive a cancelled receive
                 return await self._receive()
             code = getattr(self._receive, "__code__", None)
             if code in _AT_ONCE and not (self._buffered or self._has_body):
@@ -101,29 +99,24 @@ class BufferedReceive:
                 if pending.done() and code is not None:
                     _AT_ONCE.add(code)
         if not pending.done():
-            await _wait_done(pending)
+            # It must not be cancelled with its reader. `shield` would log an error that is raised again
+            # further down, and `wait` takes three times as long.
+            done = pending.get_loop().create_future()
+            end = partial(_end, done)
+            pending.add_done_callback(end)
+            try:
+                await done
+            finally:
+                pending.remove_done_callback(end)
         if self._pending is not pending:  # another caller consumed the part
             return await self.receive()
         self._pending = None
         return pending.result()
 
 
-async def _wait_done(part: asyncio.Future[Any]) -> None:
-    """Wait for a reception without cancelling it if the waiter is cancelled.
-
-    ``shield`` would log an error that is raised again further down, and ``wait`` takes three times as long.
-    """
-    done = part.get_loop().create_future()
-
-    def end(_part: asyncio.Future[Any]) -> None:
-        if not done.done():
-            done.set_result(None)
-
-    part.add_done_callback(end)
-    try:
-        await done
-    finally:
-        part.remove_done_callback(end)
+def _end(done: asyncio.Future[None], _part: asyncio.Future[Any]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def _consume_result(part: asyncio.Future[Any]) -> None:
@@ -219,20 +212,3 @@ class RequestBody(BufferedReceive):
 def is_complete(message: Message) -> bool:
     """Whether a message is a whole body."""
     return message["type"] == "http.request" and not message.get("more_body")
-
-
-def replay(body: Message, receive: Receive) -> Receive:
-    """Return the ``receive`` of a request whose body came as one message."""
-
-    def receive_again() -> Awaitable[Message]:
-        nonlocal body
-        if body is None:
-            return receive()
-        given, body = body, None  # its memory is free once the app has read it
-        return _given(given)
-
-    return receive_again
-
-
-async def _given(message: Message) -> Message:
-    return message

@@ -52,7 +52,7 @@ class TicketQueue:
             return
         user = ticket.demand.user
         mine = self._by_user.get(user)
-        count = _count(mine) + 1
+        count = 1 if mine is None else _count(mine) + 1
         if mine is None:
             self._by_user[user] = ticket
             served = max(self._served.get(user, 0.0), self._virtual)

@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 CACHE_ENTRIES = 8192  # an HMAC costs about ten times a dictionary look-up
@@ -92,7 +93,8 @@ class ProxyChain:
         return any(address in network for network in self._networks)
 
     def _group(self, text: str) -> str:
-        if _is_ipv4(text):
+        with suppress(OSError, ValueError):
+            socket.inet_pton(socket.AF_INET, text)  # takes a tenth of the time of `ipaddress`
             return text
         address = _parse(text)
         if address is None:
@@ -104,21 +106,11 @@ class ProxyChain:
 
 def overflow_group(address: str) -> str:
     """Return the network that new users share once the user table is full: an IPv4 /24 or an IPv6 /48."""
-    if _is_ipv4(address):
-        return f"{address[: address.rindex('.')]}.0/24"
     parsed = _parse(address)
     if parsed is None:
         return UNIX
     prefix = 24 if parsed.version == 4 else 48
     return str(ipaddress.ip_network(f"{parsed}/{prefix}", strict=False))
-
-
-def _is_ipv4(text: str) -> bool:
-    """Whether a text is an IPv4 address in its usual form; `ipaddress` takes ten times as long."""
-    try:
-        return bool(socket.inet_pton(socket.AF_INET, text))
-    except (OSError, ValueError):
-        return False
 
 
 def _parse(text: str) -> _Address | None:
