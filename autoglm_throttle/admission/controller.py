@@ -14,7 +14,7 @@ from autoglm_throttle.limiting.decisions import HasTokens, Usages, all_rejected,
 from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
-from autoglm_throttle.store.shared_limits import PendingCheck
+from autoglm_throttle.store.protocol import WindowEntry
 from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Outcome
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class AdmissionController:
                     self._budget_active or not (slot := limiter.try_acquire(demand, kind, now))
                 ):
                     verdict = self._enqueue(demand, payer, charged, now, kind)
-                elif isinstance(charged, PendingCheck):
+                elif isinstance(charged, WindowEntry):
                     verdict = Ticket.with_slot(demand, now, kind, slot)
                     verdict.charges = TicketCharges(settlement, payer, charged_s=now)
                     verdict.charges.pending_check = charged
@@ -142,7 +142,7 @@ class AdmissionController:
         self,
         demand: Demand,
         payer: HasTokens,
-        charged: Usages | Decision | PendingCheck,
+        charged: Usages | Decision | WindowEntry,
         now: float,
         kind: WorkClass,
     ) -> Permit | Ticket | Rejection:
@@ -151,11 +151,11 @@ class AdmissionController:
         slot, queued, budget_active = self._slot_or_ticket(demand, kind, now)
         if isinstance(queued, Decision):
             payer.give_back(demand.cost, now)
-            if not isinstance(charged, PendingCheck):
+            if not isinstance(charged, WindowEntry):
                 self._user_limits.give_back(demand, now, now)
             return self.verdicts.reject(demand, queued, now, kind)
         charges = TicketCharges(settlement, payer, budget_charged=budget_active, charged_s=now)
-        if isinstance(charged, PendingCheck):
+        if isinstance(charged, WindowEntry):
             pending = queued if queued is not None else Ticket.with_slot(demand, now, kind, slot)
             pending.charges, charges.pending_check = charges, charged
             return pending
@@ -213,7 +213,7 @@ class AdmissionController:
             else:
                 decision = self._user_limits.hit(demand, now)
                 charges = TicketCharges(settlement, payer, charged_s=now)
-                if isinstance(decision, PendingCheck):
+                if isinstance(decision, WindowEntry):
                     charges.pending_check = decision
                 else:
                     charges.decision = decision

@@ -59,8 +59,8 @@ class Verdicts:
             charges.payer.give_back(demand.cost, now)
         if charges.budget_charged:
             self._shared_budget.give_back(now)
-        if charges.pending_check is not None:
-            charges.pending_check.undo(now)
+        if self._store is not None:
+            self._store.refund(demand, charges, now)
         else:
             self._user_limits.give_back(demand, charges.charged_s, now)
 
@@ -244,32 +244,34 @@ class Verdicts:
 
     async def _check_store(self, ticket: Ticket) -> Permit | Rejection | None:
         """Check a ticket with the shared store; None: it is allowed, and still waits in the queue."""
-        check = ticket.charges.pending_check
-        if check is None:
+        limits, charges = self._store, ticket.charges
+        check = charges.pending_check
+        if limits is None or check is None:
             raise ValueError(f"{ticket!r} has no pending store check")
         if ticket.was_queued:
             with self._lock:
                 self._settlement.mark_claimed(ticket)
+        reply = limits.store.charge(check)  # it ends before the deadline, with or without an answer
         try:
-            reply = await check.send()
+            answer = await reply
         except BaseException:
-            check.abandon()
+            limits.store.abandon(check, reply)
             self.leave(ticket)
             raise
         now = self._clock()
         lock = self._lock
         lock.acquire()
         try:
-            decision = ticket.charges.decision = check.resolve(reply, now)
+            decision = charges.decision = limits.resolve(ticket.demand, charges, answer, now)
             if ticket.state is _LEFT:  # cancelled during the store check: refund its units
-                check.undo(now)
+                limits.refund(ticket.demand, charges, now)
                 raise ValueError(f"{ticket!r} was cancelled or already returned")
             verdict = self._apply_store_decision(ticket, decision, now)
         finally:
             lock.release()
             if lock.pending:
                 lock.run_pending()
-        if check.answer is None:  # otherwise the store allowed it, and no event is pending
+        if charges.answer is None:  # otherwise the store allowed it, and no event is pending
             self.flush()
         return verdict
 
@@ -301,8 +303,9 @@ class Verdicts:
     def _permit_for(self, ticket: Ticket, now: float) -> Permit | Rejection:
         """Turn a ready ticket into a permit, and an expired one into a rejection."""
         demand, charges = ticket.demand, ticket.charges
-        if charges.decision is None and charges.pending_check is not None:  # no waiter sent the check
-            charges.decision = decision = charges.pending_check.resolve(StoreErrorKind.LOOP, now)
+        # No waiter has sent the check.
+        if charges.decision is None and charges.pending_check is not None and self._store is not None:
+            charges.decision = decision = self._store.resolve(demand, charges, StoreErrorKind.LOOP, now)
             if isinstance(decision, Decision) and not decision.allowed:
                 self.refund(ticket, now)
                 return self.reject(demand, decision, now, ticket.work_class)

@@ -30,7 +30,7 @@ NOT_QUEUED = -1  # Index of a ticket that was never queued
 class TicketCharges:
     """Charges of a request that waits, for its permit or for their refund."""
 
-    __slots__ = ("budget_charged", "charged_s", "decision", "owner", "payer", "pending_check")
+    __slots__ = ("answer", "budget_charged", "charged_s", "decision", "owner", "payer", "pending_check")
 
     def __init__(
         self, owner: object, payer: HasTokens | None, *, budget_charged: bool = False, charged_s: float = 0.0
@@ -40,8 +40,9 @@ class TicketCharges:
         self.payer: HasTokens | None = payer  # Bucket that paid
         self.budget_charged: bool = budget_charged  # Whether the shared budget was charged, too
         self.decision: Usages | Decision | None = None  # Of the user limit; None: there is none yet
-        # `PendingCheck` of the shared store that must end before the request may begin.
+        # Check of the shared store that must end before the request may begin.
         self.pending_check: Any = None
+        self.answer: Any = None  # The store's answer that has admitted it, for the refund
         self.charged_s: float = charged_s  # When the user limits were charged
 
 

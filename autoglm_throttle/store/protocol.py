@@ -69,23 +69,19 @@ class StoreCharge:
 
 @dataclass(slots=True, eq=False)
 class WindowEntry:
-    """One request: its units are spent under all keys or under none. Or a change of units of an earlier one.
-
-    A change has deltas: below 0 units of a key are refunded, above 0 more are charged without a check.
-    """
+    """One request: its units are spent under all keys or under none. Or the refund of an earlier one."""
 
     keys: list[str]  # One for each limit of each charge, in their order
     policies: tuple[Policy, ...]  # One for each key
     tag: int  # The partition of all keys, `SPLIT` if there is more than one
     charges: Sequence[StoreCharge] = ()
     single_policy: Policy | None = None  # The policy of a request of one limit and one unit
-    deltas: Sequence[int] = ()  # One for each key of a change
-    stamps: Sequence[int] = ()  # Of the units that a change refers to
-
+    refunds: Sequence[int] = ()  # Units for each key of a refund
+    stamps: Sequence[int] = ()  # Of these units
     values: int = field(init=False)  # Number of integers in its answer
 
     def __post_init__(self) -> None:
-        self.values = len(self.keys) * (1 if self.deltas else VALUES)
+        self.values = len(self.keys) * (1 if self.refunds else VALUES)
 
 
 @dataclass(slots=True)
@@ -133,15 +129,15 @@ class WindowProtocol:
         policy = policies[0] if charge.units == 1 else None
         return WindowEntry([heads[0] + user], policies, tag, charges, policy)
 
-    def build_refund(self, request: WindowEntry, answer: Answer, deltas: Sequence[int] = ()) -> WindowEntry:
-        """Build the refund of all units of an admission; its answer may be ignored. Or make other changes."""
-        deltas = deltas or [-charge.units for charge in request.charges for _ in charge.limits]
+    def build_refund(self, request: WindowEntry, answer: Answer) -> WindowEntry:
+        """Build the refund of all units of an admission; its answer may be ignored."""
+        units = [charge.units for charge in request.charges for _ in charge.limits]
         stamps = answer[VALUES - 1 :: VALUES]
-        return WindowEntry(request.keys, request.policies, request.tag, deltas=deltas, stamps=stamps)
+        return WindowEntry(request.keys, request.policies, request.tag, refunds=units, stamps=stamps)
 
     def undo(self, entry: WindowEntry, answer: Answer) -> WindowEntry | None:
         """Build the refund of an answer without a receiver; None if it has spent nothing."""
-        if entry.deltas or any(answer[::VALUES]):
+        if entry.refunds or any(answer[::VALUES]):
             return None
         return self.build_refund(entry, answer) if any(charge.units for charge in entry.charges) else None
 
@@ -174,7 +170,7 @@ class WindowProtocol:
         answers: list[Answer | StoreErrorKind] = [reply[start:end] for start, end in pairwise(ends)]
         if least < 0:  # a wait without end, or another type of value under a key
             for place, entry in enumerate(entries):
-                if not entry.deltas:
+                if not entry.refunds:
                     answers[place] = _without_foreign(reply[ends[place] : ends[place + 1]])
         return answers
 
@@ -223,10 +219,10 @@ def _encode_each(entries: Sequence[WindowEntry]) -> ScriptArguments:
     wanted: list[int] = []
     for entry in entries:
         keys += entry.keys
-        if entry.deltas:
+        if entry.refunds:
             wanted.append(-len(entry.keys))
-            for policy, delta, stamp in zip(entry.policies, entry.deltas, entry.stamps, strict=True):
-                wanted += (numbers.setdefault(policy, len(numbers) + 1), delta, stamp)
+            for policy, units, stamp in zip(entry.policies, entry.refunds, entry.stamps, strict=True):
+                wanted += (numbers.setdefault(policy, len(numbers) + 1), units, stamp)
         elif len(entry.charges) > 1:
             wanted += _costs(entry, numbers)
         else:

@@ -15,7 +15,7 @@ from asyncio import _get_running_loop as running_loop  # a call of C
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.serial_lock import SerialLock
@@ -35,6 +35,7 @@ from autoglm_throttle.store.protocol import (
 from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
+    from autoglm_throttle.limiting.ticket import TicketCharges
     from autoglm_throttle.limiting.user_limits import LimitSet
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
@@ -110,8 +111,8 @@ class SharedUserLimits:
         self.is_usable: Callable[[], object] = running_loop
         store.listen(self._on_result)
 
-    def hit(self, demand: Demand, now: float) -> Usages | Decision | PendingCheck:
-        """Decide without the store, or return a `PendingCheck` to send. Empty if no user limit applies."""
+    def hit(self, demand: Demand, now: float) -> Usages | Decision | WindowEntry:
+        """Decide without the store, or return the check to send. Empty if no user limit applies."""
         sets = self._sets
         limit_set = sets.by_priority[demand.priority] if sets.plain else sets.of(demand)
         if limit_set is None:
@@ -126,7 +127,7 @@ class SharedUserLimits:
         health, usable = self.store_health, self.is_usable()
         if health.state is _UP:
             if usable:
-                return PendingCheck(self, demand, key, entry, now)
+                return entry
             return self.fallback.decide(demand, entry.charges, StoreErrorKind.LOOP, health, now)
         if usable:
             self.request_probe(now)
@@ -144,6 +145,47 @@ class SharedUserLimits:
             self._checks.popitem(last=False)
         self._checks[key] = entry = self.store.protocol.build_check(charges)
         return entry
+
+    def resolve(
+        self, demand: Demand, charges: TicketCharges, answer: Answer | StoreErrorKind, now: float
+    ) -> Usages | Decision:
+        """Return the verdict of the store on a pending check: the same as that of the windows in memory."""
+        check: WindowEntry = charges.pending_check
+        if isinstance(answer, StoreErrorKind):
+            decision = self.fallback.decide(demand, check.charges, answer, self.store_health, now)
+            if decision.allowed:  # and charged here alone
+                charges.pending_check, charges.charged_s = None, now
+            return decision
+        record = self.fallback.last_known.record
+        if len(answer) == VALUES and not answer[0]:  # as below, without the loop
+            user, charges.answer = check.charges[0], answer
+            record(user.kind, user.user, (answer[1],), now)
+            return ((user.limits[0], answer[1], answer[2] * US),)
+        verdict: Usages | Decision = ()
+        rest = answer
+        for charge in check.charges:
+            size = VALUES * len(charge.limits)
+            part, rest = rest[:size], rest[size:]
+            record(charge.kind, charge.user, tuple(part[1::VALUES]), now)
+            other = charge_verdict(charge, part)
+            if isinstance(verdict, tuple):
+                verdict = verdict + other if isinstance(other, tuple) else other
+            elif isinstance(other, Decision) and other.retry_after_s > verdict.retry_after_s:
+                verdict = other  # of two rejections the longer one counts
+        if isinstance(verdict, tuple):
+            charges.answer = answer
+        else:
+            self.deny_cache.put(_key_of(demand, check), verdict, charges.charged_s, now)
+        return verdict
+
+    def refund(self, demand: Demand, charges: TicketCharges, now: float) -> None:
+        """Refund the admission of a check, by the store or by this process alone. Idempotent."""
+        answer, charges.answer = charges.answer, None
+        if charges.pending_check is None:
+            self.give_back(demand, charges.charged_s, now)
+        elif answer is not None:
+            self.deny_cache.remove(_key_of(demand, charges.pending_check))
+            self.store.give_back(charges.pending_check, answer)
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""
@@ -255,69 +297,9 @@ class SharedUserLimits:
         self.poll()
 
 
-@dataclass(slots=True, eq=False)
-class PendingCheck:
-    """One request that waits for the answer of the store."""
-
-    limits: SharedUserLimits
-    demand: Demand
-    key: Key
-    entry: WindowEntry
-    sent_s: float
-    reply: Awaitable[Answer | StoreErrorKind] | None = None
-    answer: Answer | None = None  # The answer of an admission, for the refund
-    charged_s: float | None = None  # Time at which this process alone has charged it
-    allowed: Literal[False] = False
-
-    def send(self) -> Awaitable[Answer | StoreErrorKind]:
-        """Send the check, without the lock; it ends before the deadline, with or without an answer."""
-        self.reply = reply = self.limits.store.charge(self.entry)
-        return reply
-
-    def abandon(self) -> None:
-        """Refund what may be spent, if the waiter was cancelled."""
-        if self.reply is not None:
-            self.limits.store.abandon(self.entry, self.reply)
-
-    def resolve(self, answer: Answer | StoreErrorKind, now: float) -> Usages | Decision:
-        """Return the verdict, under the lock: the same as that of the windows in memory."""
-        limits, charges = self.limits, self.entry.charges
-        if isinstance(answer, StoreErrorKind):
-            decision = limits.fallback.decide(self.demand, charges, answer, limits.store_health, now)
-            if decision.allowed:
-                self.charged_s = now
-            return decision
-        record = limits.fallback.last_known.record
-        if len(answer) == VALUES and not answer[0]:  # as below, without the loop
-            user, self.answer = charges[0], answer
-            record(user.kind, user.user, (answer[1],), now)
-            return ((user.limits[0], answer[1], answer[2] * US),)
-        verdict: Usages | Decision = ()
-        rest = answer
-        for charge in charges:
-            size = VALUES * len(charge.limits)
-            part, rest = rest[:size], rest[size:]
-            record(charge.kind, charge.user, tuple(part[1::VALUES]), now)
-            other = charge_verdict(charge, part)
-            if isinstance(verdict, tuple):
-                verdict = verdict + other if isinstance(other, tuple) else other
-            elif isinstance(other, Decision) and other.retry_after_s > verdict.retry_after_s:
-                verdict = other  # of two rejections the longer one counts
-        if isinstance(verdict, tuple):
-            self.answer = answer
-        else:
-            limits.deny_cache.put(self.key, verdict, self.sent_s, now)
-        return verdict
-
-    def undo(self, now: float) -> None:
-        """Refund an admission, under the lock. Idempotent."""
-        answer, self.answer = self.answer, None
-        charged_s, self.charged_s = self.charged_s, None
-        if answer is not None:
-            self.limits.deny_cache.remove(self.key)
-            self.limits.store.give_back(self.entry, answer)
-        elif charged_s is not None:
-            self.limits.give_back(self.demand, charged_s, now)
+def _key_of(demand: Demand, check: WindowEntry) -> Key:
+    user = check.charges[0]
+    return user.kind, demand.user, demand.address, user.units
 
 
 def charge_verdict(charge: StoreCharge, answer: Answer) -> Usages | Decision:

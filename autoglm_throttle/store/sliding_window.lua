@@ -3,7 +3,7 @@
 -- KEYS  one for each limit of each request, request after request.
 -- ARGV  P, then P policies: layout (l: list of stamps, b: sub-buckets), limit in units, window in microseconds.
 --       Then for each request m, the number of its limits, and m times: number of the policy (from 1), cost.
---       A refund or adjustment has -m instead, and m times: number of the policy, delta, stamp.
+--       A refund has -m instead, and m times: number of the policy, units, stamp.
 --       If nothing follows the only policy, every key is a request of one limit and cost 1.
 -- Reply one flat array of integers: the clock, then for each limit of a request
 --         wait       0 admits, else the microseconds until the cost fits without other charges; -1 it never can,
@@ -11,7 +11,7 @@
 --         remaining  units left, after spending if all limits of the request admit
 --         reset      microseconds until the oldest counted unit leaves; 0 if nothing is counted
 --         stamp      identifies the units for a refund
---       and one for each limit of a refund or adjustment: the units moved, -2 for a foreign key.
+--       and one for each limit of a refund: the units moved, -2 for a foreign key.
 --
 -- A request spends under all of its limits or under none. A key that is written has a time to live for all of its units
 -- after the same call. Times are microseconds, exact in a double until the year 2255; a number becomes text by %.0f
@@ -54,7 +54,7 @@ end
 -- look(key, policy, cost, alone) drops what has expired, and returns wait, reset, stamp, the units used and further
 -- values that its spend needs. `alone`: no other limit can reject the request.
 -- spend(key, policy, cost, stamp, used, ...) returns the units used then.
--- settle(key, policy, delta, stamp) returns the units moved.
+-- refund(key, policy, units, stamp) returns the units moved.
 
 -- The list: one stamp for each unit, newest first, stored modulo a span as a number around 0: in windows below half
 -- an hour it takes 6 bytes then, else 10. The time to live is renewed in each eighth of the window, not by each unit.
@@ -158,19 +158,10 @@ local function list_form()
     return used + cost
   end
 
-  local function settle_list(key, policy, delta, stamp)
-    if delta < 0 then
-      local units, number = text(-delta), stored(policy, stamp)
-      local moved = try('LREM', key, units, number)
-      return tonumber(moved) or (foreign(moved, 'LREM', key, units, number))
-    end
-    local wait, _, now, used, renews = look_list(key, policy, 0)
-    if wait == -2 then
-      return wait
-    end
-    delta = min(delta, max(policy.limit, AT_ONCE)) -- more units of one stamp change no decision
-    spend_list(key, policy, delta, now, used, renews)
-    return delta
+  local function refund_list(key, policy, units, stamp)
+    local amount, number = text(units), stored(policy, stamp)
+    local moved = try('LREM', key, amount, number)
+    return tonumber(moved) or (foreign(moved, 'LREM', key, amount, number))
   end
 
   return function(limit, window)
@@ -188,7 +179,7 @@ local function list_form()
       life = milliseconds(window + part - clock % part),
       look = look_list,
       spend = spend_list,
-      settle = settle_list,
+      refund = refund_list,
     }
     policy.stored = stored(policy, clock)
     return policy
@@ -359,7 +350,14 @@ local function buckets_form()
     return used
   end
 
-  local function take(key, value, units, stamp)
+  local function refund_buckets(key, _, units, stamp)
+    local value = try('GET', key)
+    if not value then
+      return 0
+    end
+    if type(value) == 'table' then
+      return (foreign(value, 'GET', key))
+    end
     local last, total, count, before, size = read(value)
     if not last then
       return -2
@@ -387,23 +385,6 @@ local function buckets_form()
     return moved
   end
 
-  local function settle_buckets(key, policy, delta, stamp)
-    if delta < 0 then
-      local value = try('GET', key)
-      if type(value) == 'table' then
-        return (foreign(value, 'GET', key))
-      end
-      return value and take(key, value, -delta, stamp) or 0
-    end
-    local wait, _, present, used, count, before, size = look_buckets(key, policy, 0)
-    if wait == -2 then
-      return wait
-    end
-    delta = min(delta, MOST - count)
-    spend_buckets(key, policy, delta, present, used, count, before, size)
-    return delta
-  end
-
   return function(limit, window)
     local width = ceil(window / BEFORE)
     local present = floor(clock / width)
@@ -417,7 +398,7 @@ local function buckets_form()
       number = five_bytes(present),
       look = look_buckets,
       spend = spend_buckets,
-      settle = settle_buckets,
+      refund = refund_buckets,
     }
   end
 end
@@ -478,11 +459,11 @@ local function decide(limits, first)
   end
 end
 
-local function settle(limits, first)
+local function refund(limits, first)
   for i = 1, limits do
-    local policy, delta, stamp = policies[next_number()], next_number(), next_number()
+    local policy, units, stamp = policies[next_number()], next_number(), next_number()
     length = length + 1
-    reply[length] = delta == 0 and 0 or policy.settle(KEYS[first + i], policy, delta, stamp)
+    reply[length] = units == 0 and 0 or policy.refund(KEYS[first + i], policy, units, stamp)
   end
 end
 
@@ -494,7 +475,7 @@ while argument < #ARGV do
   elseif limits > 0 then
     decide(limits, first)
   else
-    settle(-limits, first)
+    refund(-limits, first)
   end
   first = first + max(limits, -limits)
 end

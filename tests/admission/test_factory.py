@@ -19,9 +19,9 @@ from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
+from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind, WindowEntry
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
-from autoglm_throttle.store.shared_limits import PendingCheck, SharedUserLimits
+from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.types import BorrowMode, ControlState, Policy, ServiceStats, Signal, StoreFailureMode
 from autoglm_throttle.types.identity import CallerHasher
 from tests.control.views import view, waiting
@@ -230,5 +230,5 @@ class TestSharedStore:
     def _pending_check(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[StoreCharge, ...]:
         windows.is_usable = lambda: True
         question = windows.hit(Demand(user=user), NOW_S)
-        assert isinstance(question, PendingCheck)
-        return tuple(question.entry.charges)
+        assert isinstance(question, WindowEntry)
+        return tuple(question.charges)

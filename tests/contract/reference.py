@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 
 from autoglm_throttle.store.protocol import Policy, WindowEntry
 
-MOST_AT_ONCE = 1000
-"""Units that a settlement adds at most to a list of a smaller limit: more of one stamp change no decision."""
-MOST_IN_A_BUCKET = 2**24 - 1
 BUCKETS = 60
 
 
@@ -77,15 +74,7 @@ class Window:
         self.units = live + [now] * units
         self.newest = now
 
-    def settle(self, delta: int, stamp: int, limit: int, clock: int) -> int:
-        if delta <= 0:
-            return self._take(-delta, stamp)
-        now, live = self.look(clock)
-        most = max(limit, MOST_AT_ONCE) if self.form.exact else MOST_IN_A_BUCKET - live.count(now)
-        self.spend(min(delta, most), clock)
-        return min(delta, most)
-
-    def _take(self, units: int, stamp: int) -> int:
+    def refund(self, units: int, stamp: int) -> int:
         first = bisect_left(self.units, stamp)
         moved = min(units, bisect_right(self.units, stamp) - first)
         del self.units[first : first + moved]
@@ -99,7 +88,7 @@ class Reference:
         self._windows: dict[str, Window] = {}
 
     def call(self, entries: Sequence[WindowEntry], clock: int) -> list[list[int]]:
-        return [self._ask(e, clock) if not e.deltas else self._settle(e, clock) for e in entries]
+        return [self._ask(e, clock) if not e.refunds else self._refund(e) for e in entries]
 
     def lasts_us(self, key: str, clock: int) -> int:
         """Until the newest unit under a key leaves."""
@@ -127,14 +116,9 @@ class Reference:
             wait = -1
         return [wait, max(0, limit - len(live)), ends[0] if ends else 0, now]
 
-    def _settle(self, entry: WindowEntry, clock: int) -> list[int]:
-        assert entry.deltas
-        return [
-            self._window(key, policy).settle(delta, stamp, policy[1], clock)
-            for key, policy, delta, stamp in zip(
-                entry.keys, entry.policies, entry.deltas, entry.stamps, strict=True
-            )
-        ]
+    def _refund(self, entry: WindowEntry) -> list[int]:
+        parts = zip(entry.keys, entry.policies, entry.refunds, entry.stamps, strict=True)
+        return [self._window(key, policy).refund(units, stamp) for key, policy, units, stamp in parts]
 
     def _window(self, key: str, policy: Policy) -> Window:
         return self._windows.setdefault(key, Window(Form(policy[0] == "l", policy[2])))

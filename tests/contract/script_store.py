@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from redis.exceptions import NoScriptError
@@ -38,9 +39,10 @@ def limit(units: int, window_s: int = 60, *, exact: bool = True) -> UserLimit:
     return (UserLimit if exact else Compact)(f"user-{window_s}s", units, window_s)
 
 
-def adjustment(request: WindowEntry, answer: Answer, delta: int) -> WindowEntry:
-    """A change of ``delta`` units under each limit of an admission; below 0 it refunds."""
-    return WindowProtocol("athr", "default", 16).build_refund(request, answer, [delta] * len(request.keys))
+def refund_of(request: WindowEntry, answer: Answer, units: int) -> WindowEntry:
+    """The refund of so many units under each limit of an admission."""
+    refund = WindowProtocol("athr", "default", 16).build_refund(request, answer)
+    return replace(refund, refunds=[units] * len(request.keys))
 
 
 class ScriptStore:
@@ -80,7 +82,7 @@ class ScriptStore:
     def _answers(self, reply: list[int], entries: Sequence[WindowEntry]) -> list[Answer]:
         """The integers of each entry, those of a foreign key included."""
         decoded = self.wire.decode(reply, entries)
-        sizes = [len(entry.keys) * (VALUES if not entry.deltas else 1) for entry in entries]
+        sizes = [len(entry.keys) * (VALUES if not entry.refunds else 1) for entry in entries]
         ends = list(itertools.accumulate(sizes, initial=1))
         answers: list[Answer] = [reply[start:end] for start, end in itertools.pairwise(ends)]
         for known, answer in zip(decoded, answers, strict=True):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.store.protocol import Answer, WindowEntry
 from autoglm_throttle.types import UNITS_AT_MOST
 from tests.contract.reference import Reference
-from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
+from tests.contract.script_store import SECOND, START, ScriptStore, limit, refund_of
 from tests.contract.test_script_is_the_reference import Player
 
 HEAD = 10
@@ -87,7 +87,7 @@ def test_counts_are_small_again_when_the_large_is_given_back(store: ScriptStore,
         player.clock += SECOND
         player.send([ask(store, 2)])
     assert stands(player)[0] == 3
-    player.send([adjustment(*player.allowed[2], -500)])
+    player.send([refund_of(*player.allowed[2], 500)])
     assert stands(player)[0] == 2
     player.send([store.wire.build_refund(*player.allowed[2])])
     assert stands(player)[0] == 1
@@ -106,19 +106,9 @@ def test_limit_crossing_a_layout_edge_keeps_its_counts(store: ScriptStore, chang
     player.send([ask(store, after, after), ask(store, 1, before), ask(store, after, after)])
 
 
-def test_later_charges_may_take_more_bytes(store: ScriptStore) -> None:
-    player = Player(store)
-    player.send([ask(store, 200, 300)])
-    for delta in (60, 66_000):
-        player.send([adjustment(*player.allowed[0], delta), ask(store, 1, 300)])
-    assert stands(player) == (3, 1)
-    player.clock += 61 * SECOND
-    player.send([ask(store, 300, 300)])
-
-
 @dataclass(frozen=True)
 class Act:
-    """A request, or a change of the n-th last allowed one, some seconds after what came before."""
+    """A request, or a refund of the n-th last allowed one, some seconds after what came before."""
 
     later_s: int
     most: int
@@ -154,16 +144,16 @@ class Teller:
         entry: WindowEntry
         if act.changed is not None and self.allowed:
             earlier = self.allowed[-1 - act.changed % len(self.allowed)]
-            entry = adjustment(*earlier, act.units * self.scale * (-1) ** act.changed)
+            entry = refund_of(*earlier, act.units * self.scale)
         else:
             entry = ask(self.store, act.units * self.scale, act.most * self.scale)
         answer = self.store.call([entry], self.clock)[0]
         if self.scale == 1:
             assert answer == self.reference.call([entry], self.clock)[0]
-        if not entry.deltas and answer[0] == 0:
+        if not entry.refunds and answer[0] == 0:
             self.allowed.append((entry, answer))
         heard = list(answer)
-        place = 1 if not entry.deltas else 0
+        place = 1 if not entry.refunds else 0
         heard[place], rest = divmod(heard[place], self.scale)
         assert rest == 0
         return heard

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoglm_throttle.store.protocol import VALUES, Answer
 from autoglm_throttle.types import UserLimit
-from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
+from tests.contract.script_store import SECOND, START, ScriptStore, limit
 from tests.contract.test_script_is_the_reference import Player
 from tests.contract.traces import PLANS, Hit, Step, limits_of, traces
 
@@ -149,23 +149,13 @@ def test_512_at_once_on_a_cold_key_get_exactly_the_limit(store: ScriptStore, exa
 
 
 @pytest.mark.parametrize("exact", FORMS)
-def test_units_spent_afterwards_are_waited_for(store: ScriptStore, exact: bool) -> None:
+def test_units_above_a_lowered_limit_are_waited_for(store: ScriptStore, exact: bool) -> None:
     store.fresh()
-    limits = (limit(40, exact=exact),)
-    ask = store.ask(limits, 5)
-    (answer,) = store.call([ask], START)
-    assert store.call([adjustment(ask, answer, 50)], START + SECOND) == [[50]]
+    limits, more = (limit(40, exact=exact),), (limit(60, exact=exact),)
+    store.call([store.ask(more, 5)], START)
+    store.call([store.ask(more, 50)], START + SECOND)
     now = START + 2 * SECOND
     refused = store.hit(limits, now)
     assert refused[1] == 0
     assert not ok(store.hit(limits, now + refused[0] - 1))
     assert store.hit(limits, now + refused[0])[:2] == [0, 39]
-
-
-def test_a_stroke_of_units_is_bounded(store: ScriptStore) -> None:
-    store.fresh()
-    for exact, most in ((True, 1000), (False, 2**24 - 2)):
-        ask = store.ask((limit(40, exact=exact),))
-        (answer,) = store.call([ask], START)
-        assert store.call([adjustment(ask, answer, 2**30)], START) == [[most]]
-        assert store.hit((limit(1000, exact=exact),), START + 1)[0] > 0

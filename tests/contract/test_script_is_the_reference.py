@@ -10,8 +10,8 @@ from hypothesis import given
 
 from autoglm_throttle.store.protocol import VALUES, Answer, WindowEntry
 from tests.contract.reference import Reference
-from tests.contract.script_store import SECOND, START, ScriptStore, adjustment, limit
-from tests.contract.traces import WINDOWS_S, Change, Hit, Step, edges_us, limits_of, traces
+from tests.contract.script_store import SECOND, START, ScriptStore, limit, refund_of
+from tests.contract.traces import WINDOWS_S, Hit, Refund, Step, edges_us, limits_of, traces
 
 
 class Player:
@@ -37,18 +37,18 @@ class Player:
         answers = self.store.call(entries, self.clock)
         assert answers == self.reference.call(entries, self.clock)
         for entry, answer in zip(entries, answers, strict=True):
-            if not entry.deltas:
+            if not entry.refunds:
                 self._note(entry, answer)
 
-    def _entry(self, wanted: Hit | Change) -> WindowEntry | None:
+    def _entry(self, wanted: Hit | Refund) -> WindowEntry | None:
         if isinstance(wanted, Hit):
             return self.store.ask(limits_of(wanted), wanted.units, wanted.user, f"user-{wanted.plan}")
         if not self.allowed:
             return None
         ask, answer = self.allowed[-1 - wanted.which % len(self.allowed)]
-        if wanted.delta is None:
+        if wanted.units is None:
             return self.store.wire.build_refund(ask, answer)
-        return adjustment(ask, answer, wanted.delta)
+        return refund_of(ask, answer, wanted.units)
 
     def _note(self, ask: WindowEntry, answer: Answer) -> None:
         if not any(answer[::VALUES]):

@@ -25,11 +25,11 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Change:
-    """A settlement of the n-th last allowed request; None gives back all of it."""
+class Refund:
+    """A refund of units of the n-th last allowed request; None gives back all of them."""
 
     which: int
-    delta: int | None
+    units: int | None
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Step:
     to: str
     which: int
     moved_us: int
-    entries: tuple[Hit | Change, ...]
+    entries: tuple[Hit | Refund, ...]
 
 
 PLANS: tuple[tuple[tuple[int, bool], ...], ...] = (
@@ -81,12 +81,12 @@ hits = st.builds(
     user=st.sampled_from("abc"),
     units=st.sampled_from([1, 1, 1, 0]) | st.integers(0, 12) | st.integers(0, 60),
 )
-changes = st.builds(Change, which=st.integers(0, 5), delta=st.none() | st.integers(-60, 60))
+refunds = st.builds(Refund, which=st.integers(0, 5), units=st.none() | st.integers(1, 60))
 steps = st.builds(
     Step,
     to=st.sampled_from(["now", "now", "retry", "edge", "edge"]),
     which=st.integers(0, 30),
     moved_us=_moves | st.sampled_from([-1, 0, 1]) | _moves | _jumps,
-    entries=st.lists(hits | hits | changes, min_size=1, max_size=6).map(tuple),
+    entries=st.lists(hits | hits | refunds, min_size=1, max_size=6).map(tuple),
 )
 traces = st.lists(steps, min_size=1, max_size=25)

@@ -8,12 +8,13 @@ from typing import Any
 
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.limiting.decisions import decision_of
+from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.user_limits import LimitSets
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.fallback import StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.protocol import Answer, StoreErrorKind
-from autoglm_throttle.store.shared_limits import PendingCheck, SharedUserLimits
+from autoglm_throttle.store.protocol import Answer, StoreErrorKind, WindowEntry
+from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.types import Decision, Demand, StoreFailureMode, UserLimit
 from tests.store.scripted_store import ScriptedStore
 
@@ -22,6 +23,23 @@ SECOND = UserLimit("user-1s", 3, 1)
 MAX_USERS = 100
 ALICE = Demand(user="a" * 16)
 BOB = Demand(user="b" * 16)
+
+
+class Question:
+    """A check that waits for its answer."""
+
+    def __init__(self, windows: SharedUserLimits, demand: Demand, entry: WindowEntry, now: float) -> None:
+        self.windows = windows
+        self.demand = demand
+        self.entry = entry
+        self.charges = TicketCharges(None, None, charged_s=now)
+        self.charges.pending_check = entry
+
+    def resolve(self, answer: Answer | StoreErrorKind, now: float) -> Decision:
+        return decision_of(self.windows.resolve(self.demand, self.charges, answer, now))
+
+    def undo(self, now: float) -> None:
+        self.windows.refund(self.demand, self.charges, now)
 
 
 class Shared:
@@ -48,14 +66,14 @@ class Shared:
         self.windows.is_usable = lambda: self.askable
         self.windows.store_health = StoreHealth(failures, (settings.redis_probe_s,), jitter=lambda: 1.0)
 
-    def question(self, demand: Demand, now: float) -> PendingCheck:
+    def question(self, demand: Demand, now: float) -> Question:
         found = self.windows.hit(demand, now)
-        assert isinstance(found, PendingCheck)
-        return found
+        assert isinstance(found, WindowEntry)
+        return Question(self.windows, demand, found, now)
 
     def hit(self, demand: Demand, now: float, answer: Answer | StoreErrorKind) -> Decision:
         """The result of a demand if the store must be asked, and answers so."""
-        return decision_of(self.question(demand, now).resolve(answer, now))
+        return self.question(demand, now).resolve(answer, now)
 
     def known(self, demand: Demand, now: float) -> Decision:
         """The result of a demand without a check of the store."""

@@ -8,13 +8,11 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.decisions import decision_of
-from autoglm_throttle.store.protocol import StoreErrorKind
-from autoglm_throttle.store.shared_limits import PendingCheck
+from autoglm_throttle.store.protocol import StoreErrorKind, WindowEntry
 from autoglm_throttle.types import Decision, Demand, UserLimit
 from tests.limiting.windows import SlidingWindow
 from tests.store.scripted_store import denied, granted
-from tests.store.shared_user_limits import ALICE, BOB, MINUTE, Shared, answer_of
+from tests.store.shared_user_limits import ALICE, BOB, MINUTE, Question, Shared, answer_of
 
 
 def test_user_starts_outage_with_share_of_remaining() -> None:
@@ -140,11 +138,12 @@ def test_local_admissions_never_exceed_limit(
             shared.end_call(StoreErrorKind.UNREACHABLE, now)
         elif what == "back" and shared.windows.store_health.try_begin_probe(now):
             shared.end_probe(None, now)
-        found = shared.windows.hit(Demand(user=ALICE.user, cost=units * scale), now)
+        demand = Demand(user=ALICE.user, cost=units * scale)
+        found = shared.windows.hit(demand, now)
         here = isinstance(found, Decision) or what == "late"
-        if isinstance(found, PendingCheck):
+        if isinstance(found, WindowEntry):
             answer = StoreErrorKind.TIMEOUT if here else answer_of(store.hit("a", units * scale, now), limits)
-            found = decision_of(found.resolve(answer, now))
+            found = Question(shared.windows, demand, found, now).resolve(answer, now)
         assert isinstance(found, Decision)
         if not found.allowed:
             continue
@@ -168,10 +167,11 @@ def test_user_known_to_all_processes_gets_little_over_limit(
     store, now, spent, late = SlidingWindow((whole,), 10), 1000.0, list[float](), set[int]()
 
     def charged(number: int, *, in_time: bool = True) -> None:
-        found = all_of_them[number].windows.hit(ALICE, now)
-        if isinstance(found, PendingCheck):
+        windows = all_of_them[number].windows
+        found = windows.hit(ALICE, now)
+        if isinstance(found, WindowEntry):
             answer = answer_of(store.hit("a", 1, now), (whole,)) if in_time else StoreErrorKind.TIMEOUT
-            found = decision_of(found.resolve(answer, now))
+            found = Question(windows, ALICE, found, now).resolve(answer, now)
         assert isinstance(found, Decision)
         if found.allowed:
             spent.append(now)

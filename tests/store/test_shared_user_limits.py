@@ -7,15 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.protocol import StoreErrorKind
-from autoglm_throttle.store.shared_limits import PendingCheck
+from autoglm_throttle.store.protocol import StoreErrorKind, WindowEntry
 from autoglm_throttle.types import Decision, Demand, Priority, Reason, StoreFailureMode, UserLimit
 from tests.limiting.windows import SlidingWindow
 from tests.store.scripted_store import denied, granted
-from tests.store.shared_user_limits import ALICE, BOB, MAX_USERS, MINUTE, SECOND, Shared, answer_of, numbers
+from tests.store.shared_user_limits import (
+    ALICE,
+    BOB,
+    MAX_USERS,
+    MINUTE,
+    SECOND,
+    Question,
+    Shared,
+    answer_of,
+    numbers,
+)
 
 
 def test_a_demand_without_limits_is_not_asked_about() -> None:
@@ -104,19 +112,19 @@ def test_denial_is_cached_until_store_may_allow() -> None:
     again = shared.known(ALICE, 10.5)
     assert numbers(again) == (False, Reason.USER, "user-60s", 0, 4.5)
     assert shared.windows.view().deny_cache_hits == 1
-    assert isinstance(shared.windows.hit(BOB, 10.5), PendingCheck)
-    assert isinstance(shared.windows.hit(ALICE, 11.0), PendingCheck)
+    assert isinstance(shared.windows.hit(BOB, 10.5), WindowEntry)
+    assert isinstance(shared.windows.hit(ALICE, 11.0), WindowEntry)
 
 
 def test_refund_to_store_ends_the_cached_denial() -> None:
     shared = Shared(MINUTE)
     question = shared.question(ALICE, 0.0)
     answer = granted(0)
-    assert isinstance(question.resolve(answer, 0.0), tuple)
+    assert question.resolve(answer, 0.0).allowed
     shared.hit(ALICE, 0.0, denied())
     question.undo(0.1)
     assert shared.store.given_back == [(tuple(question.entry.charges), answer)]
-    assert isinstance(shared.windows.hit(ALICE, 0.1), PendingCheck)
+    assert isinstance(shared.windows.hit(ALICE, 0.1), WindowEntry)
     question.undo(0.2)
     assert len(shared.store.given_back) == 1
 
@@ -174,7 +182,7 @@ def test_outage_sends_no_checks_and_one_probe() -> None:
     assert not shared.probe_due()
     shared.end_probe(None, 1.2)
     assert shared.windows.store_health.state is HealthState.UP
-    assert isinstance(shared.windows.hit(ALICE, 1.2), PendingCheck)
+    assert isinstance(shared.windows.hit(ALICE, 1.2), WindowEntry)
     assert [event.event for event in shared.windows.events] == ["store_lost", "store_recovered"]
 
 
@@ -188,7 +196,7 @@ def test_store_reported_silent_waits_for_probe() -> None:
     assert not shared.probe_due()
     shared.end_probe(None, 1.02)
     assert shared.windows.events == []
-    assert isinstance(shared.windows.hit(ALICE, 1.03), PendingCheck)
+    assert isinstance(shared.windows.hit(ALICE, 1.03), WindowEntry)
 
 
 @pytest.mark.parametrize("error", StoreErrorKind)
@@ -215,11 +223,11 @@ def test_local_charge_is_refunded_locally() -> None:
     shared = Shared(UserLimit("user-60s", 1, 60))
     assert not shared.windows.give_back(ALICE, 0.0, 0.0)
     question = shared.question(ALICE, 0.0)
-    assert decision_of(question.resolve(StoreErrorKind.TIMEOUT, 0.5)).allowed
+    assert question.resolve(StoreErrorKind.TIMEOUT, 0.5).allowed
     question.undo(0.6)
     assert shared.hit(ALICE, 0.7, StoreErrorKind.TIMEOUT).allowed
     refused_here = shared.question(ALICE, 0.7)
-    assert not decision_of(refused_here.resolve(StoreErrorKind.TIMEOUT, 0.7)).allowed
+    assert not refused_here.resolve(StoreErrorKind.TIMEOUT, 0.7).allowed
     refused_here.undo(0.7)
     assert not shared.hit(ALICE, 0.8, StoreErrorKind.TIMEOUT).allowed
     assert not shared.store.given_back
@@ -276,9 +284,9 @@ def test_decisions_equal_those_of_memory(
         demand = Demand(Priority.MID, who.user, units)
         wanted = memory.hit(demand.user, units, now)
         found = shared.windows.hit(demand, now)
-        if isinstance(found, PendingCheck):
+        if isinstance(found, WindowEntry):
             answer = answer_of(store.hit(demand.user, units, now), limits)
-            found = decision_of(found.resolve(answer, now))
+            found = Question(shared.windows, demand, found, now).resolve(answer, now)
         else:
             store.hit(demand.user, units, now)
         assert isinstance(found, Decision)
