@@ -272,6 +272,7 @@ def seconds(name: str) -> dict[str, float]:
             drive(app, clock, scopes, step_s)
             spent.setdefault(block, []).append(time.process_time() - begun_s)
         gc.collect()
+    gc.enable()
     added_s = [each - base for each, base in zip(spent["full"], spent["bare"], strict=True)]
     found = {"added_us": statistics.median(added_s) / BLOCK * 1e6}
     for order in LOADS["many"]:

@@ -119,8 +119,10 @@ def test_open_breaker_rejects_until_its_time_then_admits_probes(
             assert view.opened_s is not None
             core, end = copy.deepcopy(it.core), max(it.now, view.opened_s) + view.retry_after_s
             assert isinstance(core.allow(math.nextafter(end, 0.0)), GuardRejection)
+            in_flight = core.view(end).in_flight if some.max_in_flight else 0
+            most = min(some.half_open_max, (some.max_in_flight or math.inf) - in_flight)
             answers = [core.allow(end) for _ in range(5)]
-            assert [isinstance(answer, GuardPermit) for answer in answers].count(True) == some.half_open_max
+            assert [isinstance(answer, GuardPermit) for answer in answers].count(True) == most
 
     life(some, watch=check).live(way)
 
