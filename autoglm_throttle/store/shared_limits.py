@@ -157,6 +157,9 @@ class SharedUserLimits:
                 charges.pending_check, charges.charged_s = None, now
             return decision
         record = self.fallback.last_known.record
+        if self.deny_cache.callers and not any(answer[::VALUES]):
+            # An earlier rejection of more units would name too early a time from now on.
+            self.deny_cache.remove(_key_of(demand, check))
         if len(answer) == VALUES and not answer[0]:  # as below, without the loop
             user, charges.answer = check.charges[0], answer
             record(user.kind, user.user, (answer[1],), now)

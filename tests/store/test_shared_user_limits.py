@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
@@ -271,6 +271,7 @@ steps = st.lists(
 )
 
 
+@example([(0, ALICE, 2), (0, ALICE, 4), (1, ALICE, 2), (0, ALICE, 4)])
 @given(steps)
 def test_decisions_equal_those_of_memory(
     trace: Sequence[tuple[int, Demand, int]],
