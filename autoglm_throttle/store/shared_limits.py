@@ -146,7 +146,7 @@ class SharedUserLimits:
         self._checks[key] = entry = self.store.protocol.build_check(charges)
         return entry
 
-    def resolve(
+    def resolve(  # noqa: C901 - a call costs 1 %
         self, demand: Demand, charges: TicketCharges, answer: Answer | StoreErrorKind, now: float
     ) -> Usages | Decision:
         """Return the verdict of the store on a pending check: the same as that of the windows in memory."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoglm_throttle.limiting.decisions import decision_of
+from autoglm_throttle.limiting.decisions import decision_of, latest
 from autoglm_throttle.limiting.user_limits import NO_LIMIT, LimitSets, Part, UserLimits
 from autoglm_throttle.store.fallback import fair_share
 from autoglm_throttle.types import Decision, Demand, Priority, Reason, UserLimit
@@ -305,3 +305,17 @@ def test_every_table_is_resized_and_forgets_nothing(plan: str | None) -> None:
     assert admitted(tested, demand) == 2
     tested.resize(sets)
     assert [(state.limit, state.remaining) for state in hit(tested, demand).limits] == [(40, 35), (80, 75)]
+
+
+def test_resets_of_a_waiting_request_come_closer_in_both_forms() -> None:
+    tested = windows(per(5) + per(9, 3600))
+    usages = tested.hit(Demand(user="ann"), 0.0)
+    for verdict in (usages, decision_of(usages)):
+        later = decision_of(latest(verdict, 10.0)).limits
+        assert [(state.name, state.remaining, state.reset_s) for state in later] == [
+            ("user-60s", 4, 50.0),
+            ("user-3600s", 8, 3590.0),
+        ]
+    assert [state.reset_s for state in decision_of(latest(usages, 100.0)).limits] == [0.0, 3500.0]
+    no_limit = decision_of(())
+    assert latest(no_limit, 10.0) is no_limit
