@@ -131,7 +131,7 @@ class RequestClassifier:
         self._wanted = _BODY_FIELDS.union(headers - {b""})
         self._reads_fields = bool(self._key_header or forwarded)  # Whether most requests have a wanted field
         self._address = lru_cache(CACHE_ENTRIES)(partial(self._identity.hash, "address"))
-        self._client = lru_cache(CACHE_ENTRIES)(self._proxies.client)
+        self._client = lru_cache(settings.users.max_users)(self._proxies.client)
         # Identity of the network of an address; one object for all demands, as each keeps it.
         self._network: Callable[[str], str] = partial(_network, self._identity)
         self._demands = DemandTable(settings.users.max_users)

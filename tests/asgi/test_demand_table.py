@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -165,6 +166,25 @@ def test_learned_route_replaces_what_is_known_of_its_path() -> None:
     assert (before.cost, classifier.demand(scope("10.0.0.1", path="/a")).cost) == (1.0, 3.0)
     table.learn([RoutePolicy("/a", cost=4.0)])
     assert classifier.demand(scope("10.0.0.1", path="/a")).cost == 4.0, "also one of the same name"
+
+
+def test_as_many_forwarded_clients_are_remembered_as_there_may_be_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    real = identity.ProxyChain.client
+
+    def client(self: identity.ProxyChain, peer: str, forwarded: Sequence[bytes]) -> str:
+        read.append(peer)
+        return real(self, peer, forwarded)
+
+    monkeypatch.setattr(identity.ProxyChain, "client", client)
+    classifier = make(trusted_proxies="10.0.0.0/8", max_users=MOST)
+    requests = [scope("10.0.0.1", (b"x-forwarded-for", b"8.8.8.%d" % n)) for n in range(MOST)]
+    first = [classifier.demand(request) for request in requests]
+    read.clear()
+    assert [classifier.demand(request) for request in requests] == first
+    assert read == [], "no field is parsed again"
 
 
 def test_forwarded_clients_behind_a_proxy_are_remembered() -> None:
