@@ -19,13 +19,23 @@
 
 local time = redis.call('TIME')
 
-local call, try = redis.call, redis.pcall
+local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
 local ceil, floor, format, max, min = math.ceil, math.floor, string.format, math.max, math.min
 
 local clock = time[1] * 1000000 + time[2]
 
 local function text(number)
   return format('%.0f', number)
+end
+
+local reply, length = {clock}, 1
+
+local function answer(wait, left, reset, stamp)
+  reply[length + 1] = wait
+  reply[length + 2] = left
+  reply[length + 3] = reset
+  reply[length + 4] = stamp
+  length = length + 4
 end
 
 -- Time to live in milliseconds, plus one: the server rounds its clock down.
@@ -51,31 +61,37 @@ local function fresh(policy, cost, ...)
 end
 
 -- Each layout has three functions, made in the calls that need them: making all of them costs two decisions.
--- look(key, policy, cost, alone) drops what has expired, and returns wait, reset, stamp, the units used and further
--- values that its spend needs. `alone`: no other limit can reject the request.
+-- hit(key) admits one unit under one limit and answers, or returns false; of the list alone.
+-- look(key, policy, cost) drops what has expired, adds nothing, and returns wait, reset, stamp, the units used and
+-- further values that its spend needs.
 -- spend(key, policy, cost, stamp, used, ...) returns the units used then.
 -- refund(key, policy, units, stamp) returns the units moved.
 
 -- The list: one stamp for each unit, newest first, stored modulo a span as a number around 0: in windows below half
 -- an hour it takes 6 bytes then, else 10. The time to live is renewed in each eighth of the window, not by each unit.
 
-local function list_form()
+local function list_policy(limit, window)
   local AT_ONCE = 1000 -- stamps in one command: eight times as many would overflow the stack
+  local span, part = window < 2147483648 and 4294967296 or 9007199254740992, ceil(window / 8)
+  local half, renewed = span / 2, clock - clock % part
+  local last, life = clock + half, milliseconds(window + part - clock % part)
 
-  local function stored(policy, stamp)
-    return text(stamp % policy.span - policy.half)
+  local function stored(stamp)
+    return text(stamp % span - half)
   end
 
+  local present = stored(clock)
+
   -- The stamp of a stored number: the one that is nearest to the clock.
-  local function stamp_of(policy, number)
-    return policy.last - (clock - number) % policy.span
+  local function stamp_of(number)
+    return last - (clock - number) % span
   end
 
   -- Drop the expired stamps of a list whose newest is live; returns the oldest live one.
-  local function drop_expired(key, policy, edge)
+  local function drop_expired(key, edge)
     for _ = 1, 8 do
       call('RPOP', key)
-      local oldest = stamp_of(policy, call('LINDEX', key, '-1'))
+      local oldest = stamp_of(call('LINDEX', key, '-1'))
       if oldest > edge then
         return oldest
       end
@@ -83,107 +99,97 @@ local function list_form()
     local live, expired = 0, call('LLEN', key) - 1
     while expired - live > 1 do
       local middle = floor((live + expired) / 2)
-      if stamp_of(policy, call('LINDEX', key, text(middle))) > edge then
+      if stamp_of(call('LINDEX', key, text(middle))) > edge then
         live = middle
       else
         expired = middle
       end
     end
     call('LTRIM', key, '0', text(live))
-    return stamp_of(policy, call('LINDEX', key, '-1'))
+    return stamp_of(call('LINDEX', key, '-1'))
   end
 
-  -- A single unit under one limit is pushed at once, since that counts the others, and taken back if it is rejected.
-  local function look_list(key, policy, cost, alone)
-    local last = try('LINDEX', key, '-1')
-    if not last then
-      return fresh(policy, cost, true)
+  -- Drop what has expired; returns the oldest live stamp, the present one, and whether the life must be renewed. No
+  -- oldest: the key is empty. No present: of a foreign key, and what was found there.
+  local function read(key)
+    local found = try('LINDEX', key, '-1')
+    if not found then
+      return nil, clock, true
     end
-    local number = tonumber(last)
-    local newest = number and tonumber(call('LINDEX', key, '0'))
+    local oldest = tonumber(found)
+    local newest = oldest and tonumber(call('LINDEX', key, '0'))
     if not newest then
-      return foreign(last, 'LINDEX', key, '-1')
+      return nil, nil, found
     end
-    local now, window, span = clock, policy.window, policy.span
-    local oldest = policy.last - (clock - number) % span -- as `stamp_of`, whose call would cost 1 %
-    newest = policy.last - (clock - newest) % span
-    local pushed = alone and cost == 1 and policy.stored
-    if newest > clock then
-      now, pushed = newest, pushed and stored(policy, newest) -- the clock went back: hold it until it has caught up
-    end
+    oldest, newest = last - (clock - oldest) % span, last - (clock - newest) % span -- `stamp_of`, without two calls
+    local now = newest > clock and newest or clock -- the clock went back: hold it until it has caught up
     if newest <= now - window or newest - clock >= window then
       call('DEL', key)
-      return fresh(policy, cost, true)
+      return nil, clock, true
     end
     if oldest <= now - window then
-      oldest = drop_expired(key, policy, now - window)
+      oldest = drop_expired(key, now - window)
     end
-    local reset, used = oldest + window - clock, nil
-    if pushed then
-      used = call('LPUSH', key, pushed) - 1
-    else
-      used = call('LLEN', key)
+    return oldest, now, newest < renewed
+  end
+
+  -- Admit one unit under one limit, and answer: the reply to the push counts the others. Or leave the key unchanged.
+  local function hit(key)
+    local oldest, now, renews = read(key)
+    if not now then
+      return false
     end
-    local surplus = used + cost - policy.limit
-    if surplus <= 0 then
-      return 0, reset, now, used, newest < policy.renewed, pushed
-    end
-    if pushed then
+    local left = limit - call('LPUSH', key, now == clock and present or stored(now))
+    if left < 0 then
       call('LTRIM', key, '1', '-1')
-    end
-    if cost > policy.limit then
-      return -1, reset, now, used
-    end
-    local wait = surplus == 1 and reset or stamp_of(policy, call('LINDEX', key, text(-surplus))) + window - clock
-    return wait, reset, now, used
-  end
-
-  local function push(key, stamp, units)
-    local stamps = {}
-    for i = 1, units do
-      stamps[i] = stamp
-    end
-    call('LPUSH', key, unpack(stamps))
-  end
-
-  local function spend_list(key, policy, cost, now, used, renews, pushed)
-    if not pushed then
-      for done = 0, cost - 1, AT_ONCE do
-        push(key, stored(policy, now), min(cost - done, AT_ONCE))
-      end
+      return false
     end
     if renews then
-      call('PEXPIRE', key, policy.life)
+      call('PEXPIRE', key, life)
+    end
+    answer(0, left, (oldest or now) + window - clock, now)
+    return true
+  end
+
+  local function look(key, policy, cost)
+    local oldest, now, renews = read(key)
+    if not now then
+      return foreign(renews, 'LINDEX', key, '-1')
+    elseif not oldest then
+      return fresh(policy, cost, renews)
+    end
+    local wait, reset, used = 0, oldest + window - clock, call('LLEN', key)
+    local surplus = used + cost - limit
+    if cost > limit then
+      wait = -1
+    elseif surplus > 0 then
+      wait = surplus == 1 and reset or stamp_of(call('LINDEX', key, text(-surplus))) + window - clock
+    end
+    return wait, reset, now, used, renews
+  end
+
+  local function spend(key, _, cost, now, used, renews)
+    local number = stored(now)
+    for done = 0, cost - 1, AT_ONCE do
+      local stamps = {}
+      for i = 1, min(cost - done, AT_ONCE) do
+        stamps[i] = number
+      end
+      call('LPUSH', key, unpack(stamps))
+    end
+    if renews then
+      call('PEXPIRE', key, life)
     end
     return used + cost
   end
 
-  local function refund_list(key, policy, units, stamp)
-    local amount, number = text(units), stored(policy, stamp)
+  local function refund(key, _, units, stamp)
+    local amount, number = text(units), stored(stamp)
     local moved = try('LREM', key, amount, number)
     return tonumber(moved) or (foreign(moved, 'LREM', key, amount, number))
   end
 
-  return function(limit, window)
-    local span = window < 2147483648 and 4294967296 or 9007199254740992
-    local half, part = span / 2, ceil(window / 8)
-    local policy = {
-      limit = limit,
-      present = clock,
-      window = window,
-      full = window,
-      span = span,
-      half = half,
-      last = clock + half,
-      renewed = clock - clock % part,
-      life = milliseconds(window + part - clock % part),
-      look = look_list,
-      spend = spend_list,
-      refund = refund_list,
-    }
-    policy.stored = stored(policy, clock)
-    return policy
-  end
+  return {limit = limit, present = clock, full = window, hit = hit, look = look, spend = spend, refund = refund}
 end
 
 -- The sub-buckets: a mark, the number of the newest bucket (5 bytes), the total (4), the count of the newest, then a
@@ -403,7 +409,7 @@ local function buckets_form()
   end
 end
 
-local policies, reply, length, argument = {}, {clock}, 1, 1
+local policies, argument = {}, 1
 
 local function next_number()
   argument = argument + 1
@@ -418,24 +424,24 @@ local function finish(key, policy, cost, others, wait, reset, stamp, used, ...)
       reset = policy.full
     end
   end
-  local left = policy.limit - used
-  reply[length + 1] = wait
-  reply[length + 2] = left > 0 and left or 0
-  reply[length + 3] = reset
-  reply[length + 4] = stamp
-  length = length + 4
+  answer(wait, max(0, policy.limit - used), reset, stamp)
 end
 
 local function decide_one(key, policy, cost)
-  finish(key, policy, cost, true, policy.look(key, policy, cost, true))
+  if not (cost == 1 and policy.hit and policy.hit(key)) then
+    finish(key, policy, cost, true, policy.look(key, policy, cost))
+  end
 end
 
-local makers = {}
+local buckets_policy
 for i = 1, tonumber(ARGV[1]) do
   argument = argument + 1
-  local form = ARGV[argument]
-  makers[form] = makers[form] or (form == 'l' and list_form or buckets_form)()
-  policies[i] = makers[form](next_number(), next_number())
+  local policy = list_policy
+  if ARGV[argument] ~= 'l' then
+    buckets_policy = buckets_policy or buckets_form()
+    policy = buckets_policy
+  end
+  policies[i] = policy(next_number(), next_number())
 end
 
 if #ARGV == 4 then
