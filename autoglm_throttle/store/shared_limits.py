@@ -24,20 +24,14 @@ from autoglm_throttle.limiting.decisions import Usage, Usages, decide, rejection
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.protocol import (
-    VALUES,
-    Answer,
-    StoreCharge,
-    StoreErrorKind,
-    StoreStats,
-    WindowEntry,
-)
+from autoglm_throttle.store.protocol import VALUES, StoreCharge, StoreErrorKind, StoreStats, WindowEntry
 from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.ticket import TicketCharges
     from autoglm_throttle.limiting.user_limits import LimitSet
     from autoglm_throttle.settings.groups.store import StoreSettings
+    from autoglm_throttle.store.protocol import Answer
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 
 # Errors that other users of the same server would meet, too; the others may be ours alone.
@@ -125,14 +119,14 @@ class SharedUserLimits:
                 return known
         entry = self._checks.get(key) or self._build_check(key, limit_set)
         health, usable = self.store_health, self.is_usable()
-        if health.state is _UP:
+        kind = StoreErrorKind.LOOP
+        if health.state is not _UP:
             if usable:
-                return entry
-            return self.fallback.decide(demand, entry.charges, StoreErrorKind.LOOP, health, now)
-        if usable:
-            self.request_probe(now)
-        cause = health.cause or StoreErrorKind.UNREACHABLE
-        return self.fallback.decide(demand, entry.charges, cause, health, now)
+                self.request_probe(now)
+            kind = health.cause or StoreErrorKind.UNREACHABLE
+        elif usable:
+            return entry
+        return self.fallback.decide(demand, entry.charges, kind, health, now)
 
     def _build_check(self, key: Key, limit_set: LimitSet) -> WindowEntry:
         """Build the check of a caller, and keep it in place of the oldest one."""

@@ -71,7 +71,6 @@ end
 -- an hour it takes 6 bytes then, else 10. The time to live is renewed in each eighth of the window, not by each unit.
 
 local function list_policy(limit, window)
-  local AT_ONCE = 1000 -- stamps in one command: eight times as many would overflow the stack
   local span, part = window < 2147483648 and 4294967296 or 9007199254740992, ceil(window / 8)
   local half, renewed = span / 2, clock - clock % part
   local last, life = clock + half, milliseconds(window + part - clock % part)
@@ -169,14 +168,11 @@ local function list_policy(limit, window)
   end
 
   local function spend(key, _, cost, now, used, renews)
-    local number = stored(now)
-    for done = 0, cost - 1, AT_ONCE do
-      local stamps = {}
-      for i = 1, min(cost - done, AT_ONCE) do
-        stamps[i] = number
-      end
-      call('LPUSH', key, unpack(stamps))
+    local number, stamps = stored(now), {}
+    for i = 1, cost do -- 1000 at most: eight times as many would overflow the stack
+      stamps[i] = number
     end
+    call('LPUSH', key, unpack(stamps))
     if renews then
       call('PEXPIRE', key, life)
     end
