@@ -130,7 +130,7 @@ class RequestClassifier:
         headers = {self._key_header, self._priority_header, self._deadline_header, forwarded, precision}
         self._wanted = _BODY_FIELDS.union(headers - {b""})
         self._reads_fields = bool(self._key_header or forwarded)  # Whether most requests have a wanted field
-        self._address = lru_cache(CACHE_ENTRIES)(partial(self._identity.hash, "address"))
+        self._address = partial(self._identity.hash, "address")
         self._client = lru_cache(settings.users.max_users)(self._proxies.client)
         # Identity of the network of an address; one object for all demands, as each keeps it.
         self._network: Callable[[str], str] = partial(_network, self._identity)
@@ -264,7 +264,8 @@ class RequestClassifier:
         caller = member or self._key_caller(values)
         limits_address = caller is not None and not caller.verified
         if caller is None:
-            caller = self._member(self._address(address)) or Caller(self._address(address))
+            user = self._address(address)
+            caller = self._member(user) or Caller(user)
         fixed = caller.priority
         cost, route_name, slo_s = 1.0, None, None
         holds_slot = scope.get("type") != "websocket" or self._holds_slot
