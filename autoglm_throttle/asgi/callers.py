@@ -77,6 +77,9 @@ class Caller(NamedTuple):
     """Whether the identity was checked. If not, the address is limited beside it."""
 
 
+_UNKNOWN = Caller("")  # Plan and priority of a caller known by address alone
+
+
 class RequestClassifier:
     """Builds a Demand from each scope. Never raises, even if the scope is malformed.
 
@@ -265,7 +268,9 @@ class RequestClassifier:
         limits_address = caller is not None and not caller.verified
         if caller is None:
             user = self._address(address)
-            caller = self._member(user) or Caller(user)
+            caller = self._member(user) or _UNKNOWN
+        else:
+            user = caller.user
         fixed = caller.priority
         cost, route_name, slo_s = 1.0, None, None
         holds_slot = scope.get("type") != "websocket" or self._holds_slot
@@ -281,7 +286,7 @@ class RequestClassifier:
         label = _text(values[PRECISION_HEADER]).lower() if PRECISION_HEADER in values else ""
         demand = Demand(
             priority,
-            caller.user,
+            user,
             cost,
             plan=caller.plan,
             route=route_name,

@@ -147,7 +147,7 @@ class ThrottleMiddleware:
                     if buffered is None:
                         buffered = BufferedReceive(receive)
                     try:  # None: the client has left
-                        permit = await admission.verdicts.wait(permit, buffered.disconnected)
+                        permit = await admission.verdicts.wait(permit, buffered)
                     finally:
                         if not isinstance(permit, Permit):  # with one the app still reads from the buffer
                             buffered.close()

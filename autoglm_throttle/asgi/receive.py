@@ -50,7 +50,7 @@ class BufferedReceive:
         self._is_complete = body is not None  # Whether only a disconnect may follow
         self._pending: asyncio.Future[Any] | None = None
 
-    async def disconnected(self) -> None:
+    async def __call__(self) -> None:
         """Read until the client disconnects. Never returns if that cannot be detected; cancel it."""
         # A server that sends more after a whole body may never stop.
         while not self._is_complete and self._buffered_bytes < BUFFER_BYTES:

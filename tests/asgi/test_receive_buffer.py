@@ -61,7 +61,7 @@ async def stand(inbox: BufferedReceive, until: Callable[[], Awaitable[None]]) ->
 
         async def listen() -> None:
             nonlocal left
-            await inbox.disconnected()
+            await inbox()
             left = True
             group.cancel_scope.cancel()
 
@@ -352,7 +352,7 @@ def test_an_error_while_it_waits_ends_the_wait(backend: str) -> None:
 
         inbox = BufferedReceive(receive)
         with pytest.raises(Broken):
-            await inbox.disconnected()
+            await inbox()
         inbox.close()
 
     anyio.run(scenario, backend=backend)
@@ -388,7 +388,7 @@ def test_a_loop_that_ends_meanwhile_ends_the_part_too() -> None:
 
         async def wait() -> None:
             try:
-                await inbox.disconnected()
+                await inbox()
             finally:
                 inbox.close()
 
