@@ -27,7 +27,6 @@ from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.settings.field_types import parse_quantity
 from autoglm_throttle.types import Clock, Demand, Priority, SlotUse, WebSocketMode
 from autoglm_throttle.types.identity import (
-    CACHE_ENTRIES,
     CACHED_LENGTH_MAX,
     CallerHasher,
     ProxyChain,
