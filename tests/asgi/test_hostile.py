@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoglm_throttle import Priority
-from autoglm_throttle.asgi import ThrottleMiddleware, callers, exempt, routes
+from autoglm_throttle.asgi import ThrottleMiddleware, exempt, routes
 from autoglm_throttle.settings import RoutePolicy
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import identity
@@ -307,7 +307,6 @@ def test_memory_stays_bounded_under_20_000_distinct_requests(
 
     Only the last quarter is traced, for speed: a leak shows there as well.
     """
-    monkeypatch.setattr(callers, "CACHE_ENTRIES", 16)
     monkeypatch.setattr(identity, "CACHE_ENTRIES", 16)
     monkeypatch.setattr(routes, "MAX_CACHED_PATHS", 16)
     app, throttle = protected(**SETUPS["all"], max_users=100)
