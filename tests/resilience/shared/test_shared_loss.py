@@ -106,6 +106,12 @@ def test_killed_server_costs_nothing_and_is_used_again(
         own_server.restart()
         until(lambda: here.is_up and there.is_up, PATIENCE_S, "both are back")
         diary.reads(BreakerState.OPEN)
+        # A store is up a moment before its thread says so.
+        until(
+            lambda: sum("is available again" in line for line in caplog.messages) == 2,
+            PATIENCE_S,
+            "both say so",
+        )
     assert diary.states[0].wait_s < 60.0, "what is left of it"
     lines = [line for line in caplog.messages if "the breaker store" in line]
     assert sum("is unavailable" in line for line in lines) == 2
