@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, partial
+from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -77,6 +78,7 @@ class Caller(NamedTuple):
 
 
 _UNKNOWN = Caller("")  # Plan and priority of a caller known by address alone
+_VERIFIED = Caller("", verified=True)[1:]  # Fields of a verified caller of which only the user is stated
 
 
 class RequestClassifier:
@@ -152,7 +154,7 @@ class RequestClassifier:
         except Exception:  # noqa: BLE001 - as in `classify`
             return self._malformed_demand(scope)
 
-    def classify(self, scope: Scope) -> tuple[Demand, PathPolicy, int] | None:  # noqa: C901, PLR0912 - a call costs 1 %
+    def classify(self, scope: Scope) -> tuple[Demand, PathPolicy, int] | None:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
         """Return the demand of one request, the policy of its path, and its transfer; None: it is exempt."""
         try:
             try:
@@ -197,7 +199,10 @@ class RequestClassifier:
             caller = None
             if self._identify is not None:
                 caller = self._call_identify(scope)
-                identity = caller if caller is not None and caller.verified else (caller, identity)
+                if caller is None or not caller.verified:
+                    identity = (caller, identity)
+                else:  # a text takes less memory than its tuple
+                    identity = caller.user if caller[1:] == _VERIFIED else caller
             if stated or policy.route is not None:
                 identity = (identity, policy.route_key, stated, peer)
             demand = self._demands.get(identity)
@@ -379,23 +384,17 @@ class RequestClassifier:
 
 
 class DemandTable(dict[Hashable, Demand]):
-    """Demands by what identifies their callers; a full table forgets its oldest entry."""
+    """Demands by what identifies their callers; a full table forgets its oldest entries."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
-        self._keys: list[Hashable] = []  # In a ring once the table is full
-        self._oldest = 0
 
     def remember(self, key: Hashable, demand: Demand) -> None:
         """Add a demand."""
-        if len(self._keys) < self._most:
-            self._keys.append(key)
-        else:
-            at = self._oldest
-            self.pop(self._keys[at], None)
-            self._keys[at] = key
-            self._oldest = (at + 1) % self._most
+        if len(self) >= self._most:  # a few at once: the first key is searched among deleted ones
+            for oldest in [*islice(self, 1 + self._most // 1000)]:
+                self.pop(oldest, None)
         self[key] = demand
 
 

@@ -39,7 +39,8 @@ class LogWindow:
 
     def open(self) -> Log[float]:
         """Return the log of a new user."""
-        return Log("d")
+        # A unit that has left is replaced in place. One appended to an empty log takes the memory of four.
+        return Log("d", (-math.inf,))
 
     def resize(self, limits: Sequence[UserLimit]) -> None:
         """Apply other units from now on; the windows are the same."""
@@ -58,8 +59,11 @@ class LogWindow:
         window_s = only.window_s
         leaves_s = log[0] + window_s if log else math.inf
         if leaves_s <= now:
+            if len(log) == 1:
+                log[0] = now
+                return ((only, only.limit - 1, float(window_s)),)
             del log[0]
-            leaves_s = log[0] + window_s if log else math.inf
+            leaves_s = log[0] + window_s
             if leaves_s <= now:
                 self._drop(log, now)
                 return self.hit(log, 1, now)

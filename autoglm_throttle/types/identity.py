@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
-CACHE_ENTRIES = 8192  # an HMAC costs about ten times a dictionary look-up
+CACHE_ENTRIES = 1024  # an HMAC costs about ten times a dictionary look-up; most demands are remembered
 CACHED_LENGTH_MAX = 256  # characters; longer values are hashed anew, so that they cannot fill the memory
 HOPS_READ = 20  # elements of X-Forwarded-For that are read, from the right: a bound on work per request
 UNIX = "unix"

@@ -1,4 +1,4 @@
-"""Demands are remembered by what identifies their callers, and forgotten one at a time."""
+"""Demands are remembered by what identifies their callers, and the oldest ones forgotten."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def test_full_table_forgets_the_oldest_demand_alone() -> None:
         table.remember(key, demand)
         assert list(table) == list("abcdefg")[max(0, at - 2) : at + 1]
     assert table["g"] is demands["g"]
+
+
+def test_large_full_table_forgets_a_thousandth_at_a_time() -> None:
+    table = DemandTable(2000)
+    for key in range(2001):
+        table.remember(key, Demand())
+    assert list(table) == list(range(3, 2001))
 
 
 def test_demand_that_two_threads_remember_at_once_is_forgotten_without_an_error() -> None:
@@ -133,6 +140,18 @@ def test_what_identify_says_at_each_request_counts() -> None:
         del said[0]
     assert [demand.priority for demand in demands] == [Priority.MID, Priority.LOW, Priority.MID]
     assert demands[0].user == demands[1].user != demands[2].user
+
+
+def test_verified_caller_without_a_plan_is_known_by_its_user() -> None:
+    plain = Caller("ann", verified=True)
+    said = [plain, plain._replace(priority=Priority.LOW), plain._replace(plan="gold"), Caller("ann")]
+    classifier = make(lambda _: said[0])
+    while said:
+        classifier.demand(scope("10.0.0.1"))
+        del said[0]
+    assert [key if isinstance(key, str) else type(key) for key in known(classifier)] == [
+        *("ann", Caller, Caller, tuple)
+    ]
 
 
 def test_failing_identify_is_counted_at_each_request() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import tracemalloc
+from array import array
 from typing import Any
 
 import pytest
@@ -204,3 +205,11 @@ def test_100k_users_need_no_more_than_25_mb() -> None:
     names_held = users * sys.getsizeof(names[0])
     wider_index = 4 * 2**18 - share * 2 * 2**15
     assert share * (held + names_held) + wider_index <= 25e6
+
+
+def test_log_of_one_unit_takes_memory_for_one() -> None:
+    tested = window(limit(100, 60))
+    for now in (1.0, 61.0, 200.0):
+        decision = tested.hit("ann", 1, now)
+        assert (decision.remaining, decision.reset_after_s) == (99, 60.0)
+        assert sys.getsizeof(tested.accounts["ann"]) == sys.getsizeof(array("d", [now]))
