@@ -56,10 +56,10 @@ class LogWindow:
                 self.charge(log, units, now)
             return verdict
         # The usual case, without a call: one limit, one unit, and at most one that has left since the last.
-        window_s = only.window_s
-        leaves_s = log[0] + window_s if log else math.inf
+        window_s, used = only.window_s, len(log)
+        leaves_s = log[0] + window_s if used else math.inf
         if leaves_s <= now:
-            if len(log) == 1:
+            if used == 1:
                 log[0] = now
                 return ((only, only.limit - 1, float(window_s)),)
             del log[0]
@@ -67,10 +67,11 @@ class LogWindow:
             if leaves_s <= now:
                 self._drop(log, now)
                 return self.hit(log, 1, now)
-        remaining = only.limit - len(log) - 1
+            used -= 1
+        remaining = only.limit - used - 1
         if remaining < 0:
             return _rejection(log, 0, only, 1, now)
-        if not log:
+        if not used:
             log.append(now)
             return ((only, remaining, float(window_s)),)
         log.append(now if log[-1] <= now else log[-1])
