@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Container, Iterable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -16,6 +15,7 @@ from starlette.websockets import WebSocket
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.asgi import RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
+from autoglm_throttle.asgi.dialects import dialect_of
 from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.responses import TRY_AGAIN_LATER, ResponseBuilder, close_reason, rejected_by
 from autoglm_throttle.asgi.routes import path_of
@@ -200,7 +200,7 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
         return None
     innermost = next(reversed(permits), None)
     settings = ResponseSettings() if innermost is None else innermost.settings.responses
-    status, fields, body = ResponseBuilder(settings).rejection(decision)
+    status, fields, body = _builder(settings, connection.scope).rejection(decision)
     response = Response(body, status)
     response.raw_headers = fields
     return response
@@ -267,9 +267,17 @@ def _rejection_error(connection: HTTPConnection, throttle: Throttle, decision: D
     if connection.scope["type"] == "websocket":
         return WebSocketException(TRY_AGAIN_LATER, close_reason(decision))
     attribute_to_throttle(connection.scope, "load" if decision.reason in REPLACEABLE else "")
-    status, fields, body = ResponseBuilder(throttle.settings.responses).rejection(decision)
+    builder = _builder(throttle.settings.responses, connection.scope)
+    status, fields, _ = builder.rejection(decision)
     headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
-    return HTTPException(status, json.loads(body)["detail"], headers)
+    return HTTPException(status, builder.sentence(decision), headers)
+
+
+def _builder(settings: ResponseSettings, scope: Scope) -> ResponseBuilder:
+    # A mount has moved its prefix to the root path.
+    root_path = scope.get("app_root_path", scope.get("root_path"))
+    path = path_of({"path": scope.get("path"), "root_path": root_path})
+    return ResponseBuilder(settings, dialect_of(path, settings.errors))
 
 
 def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:

@@ -12,6 +12,7 @@ from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
 from autoglm_throttle.asgi.callers import Identify, RequestClassifier
+from autoglm_throttle.asgi.dialects import DIALECTS
 from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete
 from autoglm_throttle.asgi.response_tracker import ResponseTracker, WatchedStream, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
@@ -87,12 +88,11 @@ class ThrottleMiddleware:
     def _prepare(self, throttle: Throttle, identify: Identify | None) -> None:
         self.throttle = throttle
         settings = throttle.settings
-        self._routes = RouteTable(settings.routes, settings.callers.exempt_paths)
+        self._routes = RouteTable(settings.routes, settings.callers.exempt_paths, settings.responses.errors)
         self._classifier = RequestClassifier(
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
-        self._response_builder = ResponseBuilder(settings.responses)
-        self._send_rejection = self._response_builder.send_rejection
+        self._builders = {dialect: ResponseBuilder(settings.responses, dialect) for dialect in DIALECTS}
         self.slot_watch: SlotWatch = SlotWatch(throttle)
         self._marks = marks.Marks(self.app, self._routes)
         self._gives_advice = settings.quota.quotas
@@ -164,7 +164,7 @@ class ThrottleMiddleware:
             self._store_verdict(scope, permit)
         if transfer and transfer == WEBSOCKET:
             receive, send = WatchedStream(self.slot_watch, permit, may_be_idle=False).wrap(receive, send)
-        tracker = ResponseTracker(send, permit, self._response_builder, self.slot_watch)
+        tracker = ResponseTracker(send, permit, self._builders[policy.dialect], self.slot_watch)
         if body is not None:
             tracker.body, tracker.is_stream = body, transfer == STREAM
             body.attach(permit, partial(tracker.end_slow_body, scope))
@@ -179,7 +179,7 @@ class ThrottleMiddleware:
             decision = _decision(error)
             tracker.settle(Outcome.NEUTRAL if tracker.client_disconnected else outcome_of(error))
             if decision is not None and not tracker.status:
-                await self._send_rejection(scope, send, *decision)
+                await self._builders[policy.dialect].send_rejection(scope, send, *decision)
             elif body is None or not (body.timed_out and isinstance(error, CLIENT_DISCONNECTS)):
                 raise
         finally:
@@ -260,6 +260,13 @@ class ThrottleMiddleware:
     async def _reject_or_replace(self, scope: Scope, send: Send, rejection: Rejection) -> None:
         if self._breaker is None or not await self._breaker.replaces(scope, send, rejection):
             await self._send_rejection(scope, send, rejection.decision)
+
+    def _send_rejection(
+        self, scope: Scope, send: Send, decision: Decision, cause: str = "load"
+    ) -> Coroutine[Any, Any, None]:
+        """Send a rejection in the dialect of its path; no coroutine itself, as above."""
+        builder = self._builders[self._routes.policy_of(scope).dialect]
+        return builder.send_rejection(scope, send, decision, cause)
 
     def _store_verdict(self, scope: Scope, verdict: Permit | Rejection | None) -> None:
         charged = scope.get(MARKER)

@@ -1,7 +1,7 @@
 """RateLimit header fields, and the responses to rejected requests.
 
 429 is the caller's own limit, 503 is our load, 413 can never fit.
-Fields follow draft-ietf-httpapi-ratelimit-headers-11, bodies RFC 9457.
+Fields follow draft-ietf-httpapi-ratelimit-headers-11, bodies RFC 9457, or both a dialect.
 """
 
 from __future__ import annotations
@@ -11,8 +11,18 @@ import random
 import re
 from collections.abc import Callable, Iterable
 from math import ceil, isfinite, isinf
+from typing import Any
 
 from autoglm_throttle.admission.counters import REPLACEABLE
+from autoglm_throttle.asgi.dialects import (
+    BODIES,
+    LIMIT_NAMES,
+    PROBLEM,
+    SINGLE_LIMIT,
+    STATUS,
+    Field,
+    header_style,
+)
 from autoglm_throttle.asgi.scope import Message, Scope, Send, attribute_to_throttle
 from autoglm_throttle.limiting.decisions import Usages, decision_of
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
@@ -22,20 +32,6 @@ TRY_AGAIN_LATER = 1013  # WebSocket close code (IANA registry, RFC 6455): the se
 
 # Bytes of the reason in a close frame, RFC 6455 section 5.5; a guard's name may be longer.
 MAX_REASON_BYTES = 123
-
-Field = tuple[bytes, bytes]
-
-STATUS = {
-    **dict.fromkeys((Reason.RATE, Reason.USER), 429),
-    **dict.fromkeys((Reason.GPU, Reason.QUEUE, Reason.BREAKER, Reason.STORE), 503),
-    Reason.TOO_LARGE: 413,
-}
-_IANA = "https://iana.org/assignments/http-problem-types"
-_TYPES = {
-    429: (f"{_IANA}#quota-exceeded", "Too Many Requests"),
-    503: (f"{_IANA}#temporary-reduced-capacity", "Service Unavailable"),
-    413: ("about:blank", "Content Too Large"),
-}
 
 _DETAIL_TEXTS = {
     Reason.RATE: "The rate for {policy} priority requests is used up; try again in {seconds} s.",
@@ -57,12 +53,14 @@ _QUEUE_DETAIL_TEXTS = {  # More precise texts, by the decision's detail
 EXPOSED_FIELDS = (  # Every field name that a response may carry, for Access-Control-Expose-Headers
     *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
     *("x-degraded", "x-should-retry"),
+    *(name for names in LIMIT_NAMES.values() for name in names),
 )
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 
 _NO_RETRY = (b"x-should-retry", b"false")
 _PROBLEM = (b"content-type", b"application/problem+json")
+_JSON = (b"content-type", b"application/json")
 
 _BODY_TIMEOUT = (
     b'{"type":"about:blank","title":"Request Timeout","status":408,'
@@ -83,11 +81,24 @@ _UNSAFE_IN_STRING = re.compile(r'[^ -~]|["\\%]')
 
 
 class ResponseBuilder:
-    """Turns decisions into header fields and bodies; ``draw`` gives a number in 0..1 for the jitter."""
+    """Turns decisions into header fields and bodies of a dialect.
 
-    def __init__(self, settings: ResponseSettings, *, draw: Callable[[], float] = random.random) -> None:
-        self._sends_limit_fields = settings.headers is not HeaderStyle.NONE
-        self._sends_legacy_fields = settings.headers is HeaderStyle.LEGACY
+    ``draw`` gives a number in 0..1 for the jitter.
+    """
+
+    def __init__(
+        self,
+        settings: ResponseSettings,
+        dialect: str = PROBLEM,
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        style = header_style(settings.headers, dialect)
+        self._sends_limit_fields = style in {HeaderStyle.IETF, HeaderStyle.LEGACY}
+        self._sends_legacy_fields = style is HeaderStyle.LEGACY
+        self._single_limit = SINGLE_LIMIT.get(style)
+        self._make_document = BODIES[dialect]
+        self._is_problem = dialect == PROBLEM
         self._max_s = settings.retry_after_max_s
         self._jitter = settings.retry_jitter
         self._draw = draw
@@ -100,8 +111,14 @@ class ResponseBuilder:
         It is the same message if no user limit applies.
         """
         if not self._sends_limit_fields:
-            return message
-        if isinstance(verdict, tuple) and len(verdict) == 1:
+            if self._single_limit is None or not verdict:
+                return message
+            if isinstance(verdict, tuple):
+                limit, remaining, reset_s = verdict[0]
+                fields = self._single_limit(limit.limit, remaining, reset_s)
+            else:
+                fields = self._single_fields(verdict, verdict.reset_after_s)
+        elif isinstance(verdict, tuple) and len(verdict) == 1:
             limit, remaining, reset_s = verdict[0]
             template = self._templates.get(limit.name)
             if template is None or template.limit != limit.limit:
@@ -155,7 +172,7 @@ class ResponseBuilder:
         if isinf(wait):
             # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
             seconds = 0
-            body = self._too_large(decision)
+            body = _encode(self._make_document(decision, status, self.sentence(decision), 0))
             fields = [_NO_RETRY]
         else:
             stretched = wait * (1.0 + self._jitter * self._draw())
@@ -173,7 +190,7 @@ class ResponseBuilder:
                 fields.append(_NO_RETRY)
         length = len(body)
         fields += (
-            _PROBLEM,
+            _PROBLEM if self._is_problem else _JSON,
             (b"content-length", _NUMBERS[length] if length < _TABLE_SIZE else b"%d" % length),
         )
         if decision.window_s and self._sends_limit_fields:
@@ -187,7 +204,19 @@ class ResponseBuilder:
                 fields += (template.field, (b"ratelimit", state))
             if self._sends_legacy_fields:
                 fields += _legacy(decision)
+        elif self._single_limit is not None:
+            fields += self._single_fields(decision, wait if seconds else decision.reset_after_s)
         return status, fields, body
+
+    def sentence(self, decision: Decision) -> str:
+        """Return the sentence on a rejection: the limit that rejected, and when to retry."""
+        if isinf(decision.retry_after_s):
+            most = f"at most {decision.limit:.15g}"
+            return f"The request costs more than {decision.policy} can ever admit: {most}."
+        text = _QUEUE_DETAIL_TEXTS.get(decision.detail) or _DETAIL_TEXTS[decision.reason]
+        return text.format(
+            policy=decision.policy, seconds=ceil(min(decision.retry_after_s, self._max_s)) or 1
+        )
 
     async def send_rejection(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:
         """Send the response of a rejected request. The cause is passed to a fallback of an outer app."""
@@ -217,24 +246,27 @@ class ResponseBuilder:
                 self._templates[name] = template
         return template
 
+    def _single_fields(self, decision: Decision, reset_s: float) -> list[Field]:
+        """Return the fields of the deciding limit, in a style that sends only one; none without a limit."""
+        if self._single_limit is None or not decision.window_s:
+            return []
+        has_units = decision.allowed or decision.reason is Reason.TOO_LARGE
+        return self._single_limit(decision.limit, decision.remaining if has_units else 0, reset_s)
+
     def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
-        """Build the problem document. Only the exact wait, rounded up to a millisecond, is formatted anew."""
+        """Build the body. Only the exact wait of a problem document, in milliseconds, is formatted anew."""
         front = self._bodies.get((decision.detail, seconds))
         if front is None:
-            text = _QUEUE_DETAIL_TEXTS.get(decision.detail) or _DETAIL_TEXTS[decision.reason]
-            sentence = text.format(policy=decision.policy, seconds=seconds)
-            front = _problem(decision, status, sentence)[:-1] + b',"retry_after_s":'
+            front = _encode(self._make_document(decision, status, self.sentence(decision), seconds))
+            if self._is_problem:
+                front = front[:-1] + b',"retry_after_s":'
             if len(self._bodies) < MAX_CACHED_BODIES:
                 self._bodies[decision.detail, seconds] = front
+        if not self._is_problem:
+            return front
         wait_ms = ceil(decision.retry_after_s * 1e3)
         whole = wait_ms // 1000
         return front + (_NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole) + _MILLIS[wait_ms % 1000]
-
-    def _too_large(self, decision: Decision) -> bytes:
-        most = f"at most {decision.limit:.15g}"
-        return _problem(
-            decision, 413, f"The request costs more than {decision.policy} can ever admit: {most}."
-        )
 
 
 def close_reason(decision: Decision) -> str:
@@ -280,16 +312,7 @@ class _ResponseTemplate:
             return b"%b%d;t=%d" % (self.prefix, remaining, seconds)
 
 
-def _problem(decision: Decision, status: int, sentence: str) -> bytes:
-    uri, title = _TYPES[status]
-    document = {
-        "type": uri,
-        "title": title,
-        "status": status,
-        "detail": sentence,
-        "violated-policies": [decision.policy],
-        "reason": decision.detail,
-    }
+def _encode(document: dict[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autoglm_throttle.settings import RoutePolicy
+from autoglm_throttle.asgi.dialects import PROBLEM, dialect_of
+from autoglm_throttle.settings import ErrorStyle, RoutePolicy
 from autoglm_throttle.settings.route_policy import RouteTrie
 from autoglm_throttle.types import SlotUse
 
@@ -46,6 +47,7 @@ class PathPolicy:
     may_have_body: bool  # Whether a body is usual: the method is not GET or HEAD
     root_path: str  # The prefix that was removed from the path
     route_key: object = None  # Equal for equal routes; another one once marks have been learned
+    dialect: str = PROBLEM  # Format of its rejections
 
 
 NO_REQUEST: Final = PathPolicy(None, "", False, PLAIN, False, "")  # Policy of a lifespan
@@ -59,10 +61,16 @@ class RouteTable:
     Policies learned from marks come after the configured ones, so configuration wins.
     """
 
-    def __init__(self, routes: Iterable[RoutePolicy] = (), exempt_paths: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        routes: Iterable[RoutePolicy] = (),
+        exempt_paths: Iterable[str] = (),
+        errors: ErrorStyle = ErrorStyle.AUTO,
+    ) -> None:
         self._routes = list(routes)
         self._configured = len(self._routes)
         self._exempt_paths = frozenset(exempt_paths)
+        self._errors = errors
         self._generation = 0
         # Policies by method and path as sent; a full cache forgets its oldest path.
         # Those of OPTIONS depend on the fields of the request.
@@ -113,8 +121,9 @@ class RouteTable:
         name = _name(method if method in METHODS else "*", path) if route is None else route.name
         slot = SlotUse.REQUEST if route is None else route.slot
         key = None if route is None else (route.name, self._generation)
+        dialect = dialect_of(path, self._errors if route is None else route.errors or self._errors)
         return PathPolicy(
-            route, name, not exempt, _TRANSFERS[slot], method not in WITHOUT_BODY, root_path, key
+            route, name, not exempt, _TRANSFERS[slot], method not in WITHOUT_BODY, root_path, key, dialect
         )
 
     def _index(self) -> None:

@@ -4,6 +4,7 @@ from autoglm_throttle.settings.groups import settings_table
 from autoglm_throttle.settings.groups.base import PREFIX, Setting
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import (
+    ErrorStyle,
     HeaderStyle,
     HeaderTrust,
     parse_user_limits,
@@ -20,6 +21,7 @@ __all__ = [
     "PREFIX",
     "BreakerSettings",
     "ConfigError",
+    "ErrorStyle",
     "GuardPolicy",
     "HeaderStyle",
     "HeaderTrust",

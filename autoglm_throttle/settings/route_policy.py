@@ -10,7 +10,7 @@ from pydantic import ValidationInfo, model_validator
 from autoglm_throttle.settings import field_types as f
 from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
 from autoglm_throttle.settings.groups.base import Override, validate
-from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS, USER_LIMITS
+from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS, USER_LIMITS, ErrorStyle
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.sources import as_table
@@ -126,6 +126,8 @@ class RoutePolicy(Override):
     """Target seconds for a complete response, 0.001..86400, for its work class; None: as ``SLO_S``."""
     slot: Annotated[SlotUse, f.choice(SlotUse)] = SlotUse.REQUEST
     """When its requests hold a slot of the concurrency limit, see ``SlotUse``."""
+    errors: Annotated[ErrorStyle, f.choice(ErrorStyle)] | None = None
+    """Replaces ``errors`` of all; None leaves it."""
     resource_policy: Annotated[ResourcePolicy, RESOURCE_POLICY] | None = None
     """Memory share and serving advice of its requests; it turns ``QUOTAS`` on. None leaves it."""
 

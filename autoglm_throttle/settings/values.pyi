@@ -77,6 +77,7 @@ class RouteValues(TypedDict, total=False):
     exempt: bool | None
     slo_s: float | str | None
     slot: t.SlotUse | Literal["request", "stream", "none"] | None
+    errors: c.ErrorStyle | Literal["auto", "problem", "openai", "anthropic", "jsonrpc"] | None
     resource_policy: ResourcePolicy | ResourceValues | None
 
 class ValuesBesideGpu(TypedDict, total=False):
@@ -150,7 +151,8 @@ class ValuesBesideGpu(TypedDict, total=False):
     deadline_header: str | None
     exempt_paths: str | Sequence[str]
     ipv6_prefix: int
-    headers: c.HeaderStyle | Literal["auto", "ietf", "legacy", "none"]
+    headers: c.HeaderStyle | Literal["auto", "ietf", "legacy", "openai", "anthropic", "none"]
+    errors: c.ErrorStyle | Literal["auto", "problem", "openai", "anthropic", "jsonrpc"]
     retry_after_max_s: float | str
     retry_jitter: float | str
     gpu_devices: str | Sequence[str]

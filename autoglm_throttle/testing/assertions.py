@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoglm_throttle.asgi.responses import STATUS
+from autoglm_throttle.asgi.dialects import STATUS, reason_of
 from autoglm_throttle.types import LIMITED, LimitedReason, Reason, ShedReason
 
 LIMITED_STATUS = frozenset(STATUS[reason] for reason in LIMITED)
@@ -89,7 +89,7 @@ def _assert_status(
     text = _text(status, body)
     if status not in statuses or not _is_rejected(status, body):
         raise AssertionError(f"expected the request to be {expected}, got {text}")
-    full = str(_problem(body).get("reason", ""))
+    full = reason_of(_document(body))
     for kind, wanted, actual in (("reason", reason, full.partition(":")[0]), ("detail", detail, full)):
         if wanted is not None and wanted != actual:
             raise AssertionError(f"expected the {kind} {wanted}, got {full or 'none'}: {text}")
@@ -97,11 +97,11 @@ def _assert_status(
 
 def _is_rejected(status: int, body: bytes | None) -> bool:
     """Whether the throttle wrote the response; an app may answer 503 for reasons of its own."""
-    is_ours = body is None or "violated-policies" in _problem(body)
+    is_ours = body is None or reason_of(_document(body)) != ""
     return status in LIMITED_STATUS | SHED_STATUS and is_ours
 
 
-def _problem(body: bytes | None) -> Mapping[str, Any]:
+def _document(body: bytes | None) -> Mapping[str, Any]:
     try:
         document = json.loads(body or b"")
     except ValueError:
@@ -110,7 +110,10 @@ def _problem(body: bytes | None) -> Mapping[str, Any]:
 
 
 def _text(status: int, body: bytes | None) -> str:
-    text = _problem(body).get("detail") or (body or b"")[:200].decode("utf-8", "replace")
+    document = _document(body)
+    error = document.get("error")
+    text = error.get("message") if isinstance(error, dict) else document.get("detail")
+    text = text or (body or b"")[:200].decode("utf-8", "replace")
     kind = "from the throttle" if _is_rejected(status, body) else "from the app"
     return f"{status} {kind}" + (f": {text}" if text else "")
 

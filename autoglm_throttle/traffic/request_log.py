@@ -73,11 +73,14 @@ def parse_retry_after(retry_after: bytes | None) -> float | None:
 
 
 def parse_reason(body: bytes) -> str:
-    """Return the ``reason`` of a problem document (RFC 9457), or an empty text."""
+    """Return the ``reason`` of a problem document (RFC 9457) or the code of an error, or an empty text."""
     try:
         problem = json.loads(body)
     except (ValueError, RecursionError):
         return ""
+    error = problem.get("error") if isinstance(problem, dict) else None
+    if isinstance(error, dict):  # of OpenAI, Anthropic, or JSON-RPC with the reason in its data
+        problem = error.get("data", {"reason": error.get("code")})
     reason_text = problem.get("reason") if isinstance(problem, dict) else None
     return reason_text[:REASON_CHARS] if isinstance(reason_text, str) else ""
 

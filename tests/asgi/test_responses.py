@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from autoglm_throttle.asgi.dialects import STATUS
 from autoglm_throttle.asgi.responses import (
     EXPOSED_FIELDS,
     LEGACY_NAMES,
     MAX_CACHED_BODIES,
     MAX_CACHED_TEMPLATES,
-    STATUS,
     ResponseBuilder,
 )
 from autoglm_throttle.limiting.decisions import Usages, decision_of

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, TelemetryState, Throttle, Ticket
-from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS, STATUS
+from autoglm_throttle.asgi.dialects import STATUS
+from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS
 from autoglm_throttle.cli.tiers import band_text, bands
 from autoglm_throttle.limiting.concurrency_limiter import FIRST_LIMIT_UNSET
 from autoglm_throttle.settings import PREFIX, settings_table

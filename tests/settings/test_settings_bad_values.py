@@ -94,7 +94,8 @@ BAD: dict[str, list[object]] = {
     "priority_header_trust": ["all"],
     "deadline_header": ["x deadline", "x:y", "d" * 65, 5],
     "exempt_paths": ["/health*", "health", "/a?b", "/a b", "/" + "x" * 1000, ["/a\nb"], {"/a": 1}],
-    "headers": ["openai"],
+    "headers": ["github"],
+    "errors": ["rfc9457"],
     "retry_after_max_s": ["0.5", "0"],
     "retry_jitter": ["10", "101%", "-0.1"],
     "gpu": [

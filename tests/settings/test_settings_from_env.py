@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from autoglm_throttle.settings import (
     PREFIX,
     ConfigError,
+    ErrorStyle,
     HeaderStyle,
     HeaderTrust,
     MetricsExport,
@@ -111,6 +112,7 @@ GIVEN = st.fixed_dictionaries(
         "priority_header_trust": st.sampled_from(HeaderTrust),
         "exempt_paths": st.lists(PATHS, max_size=4),
         "headers": st.sampled_from(HeaderStyle),
+        "errors": st.sampled_from(ErrorStyle),
         "retry_jitter": st.floats(0, 1),
         "gpu": st.sampled_from(
             ["auto", "nvml", "none", "fake:/tmp/Trace A.csv", "auto,vllm:http://me:pa%2Fss@h:8000/m?a=1,b"]

@@ -7,7 +7,8 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from autoglm_throttle.asgi.responses import STATUS, ResponseBuilder
+from autoglm_throttle.asgi.dialects import STATUS
+from autoglm_throttle.asgi.responses import ResponseBuilder
 from autoglm_throttle.settings.groups.callers import ResponseSettings
 from autoglm_throttle.testing import assert_admitted, assert_limited, assert_rejected, assert_shed
 from autoglm_throttle.testing.assertions import LIMITED_STATUS, SHED_STATUS

@@ -37,7 +37,19 @@ class HeaderStyle(StrEnum):
     AUTO = "auto"
     IETF = "ietf"
     LEGACY = "legacy"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
     NONE = "none"
+
+
+class ErrorStyle(StrEnum):
+    """Format of the bodies of rejections."""
+
+    AUTO = "auto"
+    PROBLEM = "problem"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    JSONRPC = "jsonrpc"
 
 
 # RFC 9110, 5.6.2: the characters of a header name; in lower case, as in ASGI.
@@ -156,8 +168,11 @@ class ResponseSettings(Group):
     environment: ClassVar[str] = "HEADERS RETRY_AFTER_MAX_S"
 
     headers: Annotated[HeaderStyle, choice(HeaderStyle)] = HeaderStyle.AUTO
-    """RateLimit headers of draft-ietf-httpapi-ratelimit-headers-11 (ietf, auto), those and X-RateLimit
-    (legacy), or none."""
+    """RateLimit headers of draft-ietf-httpapi-ratelimit-headers-11 (ietf), those and X-RateLimit (legacy),
+    those of OpenAI or Anthropic, or none; auto: those of the format of errors."""
+    errors: Annotated[ErrorStyle, choice(ErrorStyle)] = ErrorStyle.AUTO
+    """Format of a rejection's body: problem (RFC 9457), openai, anthropic, jsonrpc; auto: anthropic below
+    /v1/messages, openai below any other /v1/, jsonrpc for a path that ends with /mcp, else problem."""
     retry_after_max_s: Annotated[float, number(1, 31_536_000, "s")] = 120.0
     """Longest Retry-After that is sent. [client SDKs give up above 120 s]"""
     retry_jitter: Annotated[float, number(0, 1, "share")] = 0.1
