@@ -32,9 +32,10 @@ class Verdicts:
     """Turns decisions into permits and rejections, and gives the holders of tickets their results."""
 
     def __init__(self, parts: AdmissionParts) -> None:
-        self.permit: Callable[..., Permit] = Permit  # Makes a permit, with the arguments of `Permit`
-        if parts.quota is not None:
-            self.permit = partial(QuotaPermit, parts.quota)
+        self.permit: Callable[..., Permit] = Permit.of  # Makes a permit, with these arguments
+        quota = parts.quota
+        if quota is not None:
+            self.permit = lambda *arguments: QuotaPermit.of(*arguments).reserve(quota)
         self._dry_run = parts.dry_run
         self._events = parts.events
         self._settlement = parts.settlement
@@ -116,7 +117,7 @@ class Verdicts:
             self.log_rejection(demand, decision, now)
             admitted = Decision(True, Reason.OK, would_reject=decision)
             return self.permit(settlement, demand, admitted, now, now, kind, slot)
-        if decision.reason not in REPLACEABLE or not isinstance(demand, ProvisionalDemand):
+        if not isinstance(demand, ProvisionalDemand) or decision.reason not in REPLACEABLE:
             row.rejected[decision.reason] += 1
             self.log_rejection(demand, decision, now)
         return Rejection(demand, decision)

@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable
-from math import ceil, isfinite, isinf
+from math import ceil, inf, isfinite
 from typing import Any
 
 from autoglm_throttle.admission.counters import REPLACEABLE
@@ -23,7 +23,7 @@ from autoglm_throttle.asgi.dialects import (
     Field,
     header_style,
 )
-from autoglm_throttle.asgi.scope import Message, Scope, Send, attribute_to_throttle
+from autoglm_throttle.asgi.scope import SCOPE_KEY, Message, Scope, Send, attribute_to_throttle
 from autoglm_throttle.limiting.decisions import Usages, decision_of
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
 from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, LimitStatus, Reason, UserLimit
@@ -135,7 +135,7 @@ class ResponseBuilder:
         if self._sends_legacy_fields:
             fields += _legacy(decision_of(verdict))
         headers = message.get("headers")
-        if headers.__class__ is not list:
+        if type(headers) is not list:
             headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
         for name, _ in headers:
             if name in THROTTLE_FIELDS:
@@ -147,7 +147,7 @@ class ResponseBuilder:
 
     def _limit_fields(
         self,
-        usages: Iterable[tuple[UserLimit | LimitStatus, float, float]],
+        usages: Iterable[tuple[UserLimit | LimitStatus, int, float]],
         policy: bytes = b"",
         state: bytes = b"",
     ) -> list[Field]:
@@ -169,23 +169,24 @@ class ResponseBuilder:
         """Return status, fields and body for a rejection."""
         status = STATUS[decision.reason]
         wait = decision.retry_after_s
-        if isinf(wait):
+        if wait == inf:
             # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
             seconds = 0
             body = _encode(self._make_document(decision, status, self.sentence(decision), 0))
             fields = [_NO_RETRY]
         else:
-            stretched = wait * (1.0 + self._jitter * self._draw())
-            capped = stretched if stretched < self._max_s else self._max_s
+            draw, most_s = self._draw, self._max_s
+            stretched = wait * (1.0 + self._jitter * draw())
+            capped = stretched if stretched < most_s else most_s
             # Retry-After: 0 would make clients return at once, and rounding down would be too early.
             spread_s = ceil(capped) or 1
-            seconds = ceil(min(wait, self._max_s)) or 1
+            seconds = ceil(wait if wait < most_s else most_s) or 1
             body = self._body(decision, status, seconds)
             fields = [
                 (b"retry-after", _NUMBERS[spread_s] if spread_s < _TABLE_SIZE else b"%d" % spread_s),
                 (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
             ]
-            if wait > self._max_s:
+            if wait > most_s:
                 # The capped Retry-After is earlier than the real wait: a retry then is futile.
                 fields.append(_NO_RETRY)
         length = len(body)
@@ -195,7 +196,7 @@ class ResponseBuilder:
         )
         if decision.window_s and self._sends_limit_fields:
             template = self._template(decision.policy, decision.limit, decision.window_s)
-            remaining = 0 if seconds else decision.remaining
+            remaining = 0 if seconds else int(decision.remaining)
             state = template.item(remaining, seconds or ceil(decision.reset_after_s))
             if decision.others:
                 others = ((each, each.remaining, each.reset_s) for each in decision.others)
@@ -210,7 +211,7 @@ class ResponseBuilder:
 
     def sentence(self, decision: Decision) -> str:
         """Return the sentence on a rejection: the limit that rejected, and when to retry."""
-        if isinf(decision.retry_after_s):
+        if decision.retry_after_s == inf:
             most = f"at most {decision.limit:.15g}"
             return f"The request costs more than {decision.policy} can ever admit: {most}."
         text = _QUEUE_DETAIL_TEXTS.get(decision.detail) or _DETAIL_TEXTS[decision.reason]
@@ -220,7 +221,8 @@ class ResponseBuilder:
 
     async def send_rejection(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:
         """Send the response of a rejected request. The cause is passed to a fallback of an outer app."""
-        attribute_to_throttle(scope, cause if decision.reason in REPLACEABLE else "")
+        if SCOPE_KEY in scope:
+            attribute_to_throttle(scope, cause if decision.reason in REPLACEABLE else "")
         status, fields, body = self.rejection(decision)
         if scope["type"] == "websocket":
             extensions = scope.get("extensions")
@@ -304,12 +306,11 @@ class _ResponseTemplate:
         self.policy = string + b";q=%d;w=%d" % (limit, window_s)  # For RateLimit-Policy
         self.field = (b"ratelimit-policy", self.policy)
 
-    def item(self, remaining: float, seconds: int) -> bytes:
+    def item(self, remaining: int, seconds: int) -> bytes:
         """Return the limit's item for RateLimit: remaining units, and the seconds until the limit resets."""
-        try:  # cheaper than checking type and range first
-            return self.prefix + _NUMBERS[remaining] + _TIMES[seconds]  # type: ignore[call-overload,no-any-return]
-        except (IndexError, TypeError):  # too large for the table, or no whole number
-            return b"%b%d;t=%d" % (self.prefix, remaining, seconds)
+        if remaining < _TABLE_SIZE and seconds < _TABLE_SIZE:
+            return self.prefix + _NUMBERS[remaining] + _TIMES[seconds]
+        return b"%b%d;t=%d" % (self.prefix, remaining, seconds)
 
 
 def _encode(document: dict[str, Any]) -> bytes:

@@ -115,7 +115,7 @@ class AdaptiveConcurrencyLimiter:
         # Requests that may be in flight, before the memory cap and the hard limit apply.
         self.limit: float = 0.0
         self.capacity: int = 0  # Slots that may be in use
-        self._quiet = 0.0
+        self._quiet = 0
         self._uncounted_max = 0.0
         # When the first request ended: what began before may have waited for a model to load.
         self._first_end_s = math.inf
@@ -133,13 +133,8 @@ class AdaptiveConcurrencyLimiter:
 
     def record_arrival(self, priority: Priority, now: float) -> None:
         """Record an arrival that an earlier limit rejected: it counts as demand."""
-        period = self.period
-        if period.latest_s <= now < period.due_s:
-            period.latest_s = now
-        else:
-            self._tick(now)
-            period = self.period
-        period.arrived[priority] += 1
+        self._tick(now)
+        self.period.arrived[priority] += 1
 
     def try_acquire(self, demand: Demand, work_class: WorkClass, now: float) -> int:
         """Record an arrival, and give it a slot if one is free and no request is queued ahead.
@@ -224,9 +219,7 @@ class AdaptiveConcurrencyLimiter:
         self._call(ticket, now)
         return ticket
 
-    def release(
-        self, holder: SlotHolder, outcome: Outcome, now: float, *, client_error: bool = False
-    ) -> None:
+    def release(self, holder: SlotHolder, outcome: Outcome, now: float, client_error: bool = False) -> None:
         """Release what a request that ended holds; the holder then holds nothing.
 
         An answer with a ``client_error`` of the app is measured in a class of its own.
@@ -438,7 +431,7 @@ class AdaptiveConcurrencyLimiter:
         if bounded < limit:  # it cannot grow as its answers would allow: waiting for that is in vain
             self.service.is_unloaded = False
         self.limit = limit = bounded
-        self._quiet = max(QUIET_MIN, QUIET_SHARE * limit)
+        self._quiet = int(max(QUIET_MIN, QUIET_SHARE * limit))
         self._uncounted_max = max(UNCOUNTED_MIN, UNCOUNTED_SHARE * limit)
         self.period.due_s = self.period.opened_s + self.settings.period_s
         self._set_capacity()

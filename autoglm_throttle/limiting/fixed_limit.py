@@ -81,7 +81,6 @@ class FixedConcurrencyLimit:
         holder: SlotHolder,
         outcome: Outcome,  # noqa: ARG002 - interface
         now: float,
-        *,
         client_error: bool = False,  # noqa: ARG002 - interface
     ) -> None:
         """Release what a request that ended holds."""

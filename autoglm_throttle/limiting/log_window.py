@@ -79,7 +79,13 @@ class LogWindow:
 
     def test(self, log: Log[float], units: int, now: float) -> Usages | Decision:
         """Return the decision on ``units``; charges nothing."""
-        return decide(self.test_each(log, units, now), units)
+        only = self._only
+        if only is None:
+            return decide(self.test_each(log, units, now), units)
+        if log and log[0] + self._horizon_s <= now:
+            self._drop(log, now)
+        verdict = evaluate_limit(log, only, units, now)
+        return verdict if isinstance(verdict, Decision) else (verdict,)
 
     def test_each(
         self, log: Log[float], units: int, now: float, more: Sequence[int] | None = None
@@ -102,8 +108,10 @@ class LogWindow:
             log.extend([now] * units)
 
     def _drop(self, log: Log[float], now: float) -> None:
-        """Drop the units that have left the longest window."""
-        del log[: first_live(log, self._horizon_s, now)]
+        """Drop the units that have left the longest window, mostly the oldest one alone."""
+        del log[0]
+        if log and log[0] + self._horizon_s <= now:
+            del log[: first_live(log, self._horizon_s, now)]
 
     def refund(self, log: Log[float], units: int, charged_at: float, now: float) -> bool:
         """Remove units of one charge; return whether all of them were present and still in the window.

@@ -134,4 +134,4 @@ def admit_all(admission: AdmissionController, demand: Demand, work_class_name: s
         work_class = limiter.work_classes[work_class_name or demand.work_class]
         settlement.rows[demand.priority].admitted += 1
         slot = limiter.occupy_over_limit(demand, work_class) if demand.holds_slot else NO_SLOT
-    return Permit(settlement, demand, NO_LIMIT, now, now, work_class, slot)
+    return Permit.of(settlement, demand, NO_LIMIT, now, now, work_class, slot)

@@ -174,7 +174,7 @@ class TestCall:
 
         class Watched(AdaptiveConcurrencyLimiter):
             def release(
-                self, holder: SlotHolder, outcome: Outcome, now: float, *, client_error: bool = False
+                self, holder: SlotHolder, outcome: Outcome, now: float, client_error: bool = False
             ) -> None:
                 inside_s.append(now - holder.started_s)
                 super().release(holder, outcome, now, client_error=client_error)
