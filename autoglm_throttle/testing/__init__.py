@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from autoglm_throttle.testing.gpu import FakeGpu
     from autoglm_throttle.testing.manual_throttle import ManualClock, ManualThrottle, throttle_for_tests
     from autoglm_throttle.testing.nvml import FakeNvml
+    from autoglm_throttle.testing.simulated_llm import LlmEngineSpec
+    from autoglm_throttle.testing.simulated_llm_server import SimulatedLlm
 
 __all__ = [
     "FakeGpu",
     "FakeNvml",
+    "LlmEngineSpec",
     "ManualClock",
     "ManualThrottle",
+    "SimulatedLlm",
     "assert_admitted",
     "assert_limited",
     "assert_rejected",
@@ -32,6 +36,8 @@ _MODULES: Final = {
     "gpu": "FakeGpu",
     "manual_throttle": "ManualClock ManualThrottle throttle_for_tests",
     "nvml": "FakeNvml",
+    "simulated_llm": "LlmEngineSpec",
+    "simulated_llm_server": "SimulatedLlm",
 }
 
 

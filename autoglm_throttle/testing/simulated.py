@@ -65,7 +65,7 @@ class _SimulatedService:
         if scope["type"] == "http":
             await self._serve(SimulatedResponse(scope, receive, send))
         elif scope["type"] == "lifespan":
-            await _run_lifespan(receive, send)
+            await run_lifespan(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -95,7 +95,7 @@ class _SimulatedService:
 
     async def _chat(self, exchange: SimulatedResponse) -> None:
         body = await exchange.body()
-        context = _context_tokens(body)
+        context = prompt_tokens(body)
         tokens = integer_field(body, "max_tokens", DEFAULT_TOKENS, 1)
         usage = {"prompt_tokens": context, "completion_tokens": tokens, "total_tokens": context + tokens}
         number, future = self._batch_queue.submit(context, tokens)
@@ -136,7 +136,8 @@ class _SimulatedService:
         await exchange.answer(200, self._sim.state(now) | {"sample": asdict(self._sim.sample(now))})
 
 
-def _context_tokens(body: Mapping[str, object]) -> int:
+def prompt_tokens(body: Mapping[str, object]) -> int:
+    """Count the tokens of a chat's messages."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise HTTPException(400, "messages must be a list of objects")
@@ -153,7 +154,8 @@ def _raise_failure(done: Done) -> None:
         raise HTTPException(STATUS[done.failed], f"the device failed: {done.failed}")
 
 
-async def _run_lifespan(receive: Receive, send: Send) -> None:
+async def run_lifespan(receive: Receive, send: Send) -> None:
+    """Answer the messages of a lifespan."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -214,8 +216,18 @@ class SimulatedResponse:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         self._send = send
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return a request's header field by its lower-case name."""
+        return next((value for field, value in self._headers if field == name), None)
+
+    async def disconnected(self) -> None:
+        """Wait until the client has left; call it after `body`."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def body(self) -> dict[str, object]:
         """Read the request's JSON object, of ``BODY_BYTES`` at most; an empty body counts as an empty one."""
@@ -238,8 +250,11 @@ class SimulatedResponse:
 
     async def answer(self, status: int, content: Mapping[str, object]) -> None:
         """Send a complete JSON answer."""
-        body = _encode(content).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await self.answer_bytes(status, _encode(content).encode(), b"application/json")
+
+    async def answer_bytes(self, status: int, body: bytes, content_type: bytes) -> None:
+        """Send a complete answer."""
+        headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
