@@ -186,12 +186,9 @@ class LlmEngine:
         """Begin a step, unless one runs, and return its end; None if there is no work."""
         if self.ends_s is not None:
             return self.ends_s
-        before = self.preemptions
         while self._growth[self._steps % self.spec.block_size] > self.free_blocks:
             self._preempt()
-        # As in vLLM: a preempted sequence that joined in the same step would often be preempted again.
-        if self.preemptions == before:
-            self._join()
+        self._join()  # not of those just preempted: they need more than they gave back
         if not self.running:
             return None
         spec, decoding = self.spec, len(self._decoding)

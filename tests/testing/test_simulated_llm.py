@@ -162,15 +162,14 @@ def test_full_cache_preempts_the_last_request_and_keeps_its_tokens() -> None:
     assert run.engine.generation_tokens == 40
 
 
-def test_preempted_request_waits_in_the_step_of_its_preemption() -> None:
+def test_request_joins_only_beside_the_growth_of_others() -> None:
     engine = LlmEngine(SMALL)
-    for number in range(2):
-        engine.submit(number, TokenLengths(20, 20))
-    now = 0.0
-    while not engine.preemptions:
-        now = engine.begin(now) or now
-        engine.finish()
-    assert (engine.running, engine.waiting) == (1, 1)
+    engine.submit(1, TokenLengths(16, 5))
+    engine.begin(0.0)
+    engine.finish()
+    engine.submit(2, TokenLengths(32, 5))  # 8 blocks, as many as are free before the first one grows
+    engine.begin(10.0)
+    assert (engine.running, engine.waiting, engine.free_blocks) == (1, 1, 7)
 
 
 def test_priority_policy_starts_urgent_requests_first() -> None:
