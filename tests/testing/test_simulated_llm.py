@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -242,7 +243,7 @@ def test_id_in_use_is_an_error() -> None:
         ({"scheduling_policy": "lifo"}, "scheduling_policy"),
     ],
 )
-def test_bad_spec_is_an_error_with_its_name(changes: dict[str, object], name: str) -> None:
+def test_bad_spec_is_an_error_with_its_name(changes: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be"):
         replace(SMALL, **changes)
 

@@ -13,9 +13,10 @@ import openai
 import pytest
 from starlette.types import Message
 
+from autoglm_throttle import Settings, Throttle
 from autoglm_throttle.gpu.scrape.engines import parse_engine
 from autoglm_throttle.gpu.scrape.exposition import parse
-from autoglm_throttle.testing import LlmEngineSpec, SimulatedLlm, throttle_for_tests
+from autoglm_throttle.testing import LlmEngineSpec, SimulatedLlm
 from autoglm_throttle.testing.simulated_llm import TokenLengths
 from autoglm_throttle.traffic.inproc import VirtualClock, VirtualLoop, run_inprocess
 from autoglm_throttle.traffic.plan import Arrivals, LoadShape, PriorityMix, make_plan
@@ -218,7 +219,7 @@ async def test_scrape_source_reads_its_metrics() -> None:
 async def test_throttle_reads_the_engine_as_its_provider() -> None:
     llm = SimulatedLlm(FAST)
     assert isinstance(llm, GpuProvider)
-    throttle = throttle_for_tests(gpu=llm)
+    throttle = Throttle(Settings(), gpu=llm, sampling="manual")
     llm.engine.submit(1, TokenLengths(100, 10))
     llm.engine.begin(0.0)
     throttle.tick()
