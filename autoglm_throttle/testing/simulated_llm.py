@@ -85,7 +85,7 @@ class EngineEvent(NamedTuple):
     kind: Literal["first_token", "finished"]
 
 
-class _Sequence:
+class _LlmRequest:
     """A request in the engine; ``context`` and ``generated`` are those of its last start."""
 
     __slots__ = ("context", "generated", "id", "joined", "output", "prompt", "rank", "uncomputed")
@@ -119,11 +119,11 @@ class LlmEngine:
         self.generation_tokens: int = 0
         self._arrivals = 0
         self._steps = 0  # Steps that ended
-        self._sequences: dict[int, _Sequence] = {}
-        self._waiting: list[tuple[tuple[int, int], _Sequence]] = []  # Heap
-        self._prefilling: deque[_Sequence] = deque()
+        self._sequences: dict[int, _LlmRequest] = {}
+        self._waiting: list[tuple[tuple[int, int], _LlmRequest]] = []  # Heap
+        self._prefilling: deque[_LlmRequest] = deque()
         # Heap of the step in which the last token is generated, the rank, and the sequence.
-        self._decoding: list[tuple[int, tuple[int, int], _Sequence]] = []
+        self._decoding: list[tuple[int, tuple[int, int], _LlmRequest]] = []
         # Decoding sequences by the step, modulo the size of a block, in which they need another block.
         self._growth = [0] * self.spec.block_size
 
@@ -165,7 +165,7 @@ class LlmEngine:
             return False
         self._arrivals += 1
         rank = (priority if self.spec.scheduling_policy == "priority" else 0, self._arrivals)
-        self._sequences[id_] = sequence = _Sequence(id_, lengths, rank)
+        self._sequences[id_] = sequence = _LlmRequest(id_, lengths, rank)
         heapq.heappush(self._waiting, (rank, sequence))
         return True
 
@@ -223,7 +223,7 @@ class LlmEngine:
             self._growth[(sequence.joined - sequence.context) % self.spec.block_size] += 1
         return events
 
-    def _end(self, sequence: _Sequence) -> EngineEvent:
+    def _end(self, sequence: _LlmRequest) -> EngineEvent:
         del self._sequences[sequence.id]
         self._stop(sequence)
         self.finished += 1
@@ -264,7 +264,7 @@ class LlmEngine:
         heapq.heappush(self._waiting, (sequence.rank, sequence))
         self.preemptions += 1
 
-    def _stop(self, sequence: _Sequence) -> None:
+    def _stop(self, sequence: _LlmRequest) -> None:
         """Remove a running sequence and free its blocks."""
         if sequence.joined is None:
             self._prefilling.remove(sequence)
