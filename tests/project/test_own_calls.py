@@ -137,14 +137,17 @@ async def decided_by_redis(together: int) -> OwnCalls:
     )
     throttle = Throttle(settings, redis=lambda: FakeAsyncRedis(server=server))
     app = ThrottleMiddleware(answer, throttle=throttle)
-    calls = OwnCalls()
-    for round_ in range(WARM_REQUESTS):
-        if round_ == WARM_REQUESTS - 1:
-            sys.setprofile(calls.record)
+    rounds = []
+    for _ in range(WARM_REQUESTS):
+        calls = OwnCalls()
+        sys.setprofile(calls.record)
         try:
             await asyncio.gather(*(app(dict(SCOPE), receive, send) for _ in range(together)))
         finally:
             sys.setprofile(None)
+        rounds.append(calls)
+    # The least: on a busy machine a timer or a measurement period may fall due within a request.
+    calls = min(rounds, key=lambda one: one.count)
     store = throttle.snapshot().store
     assert store is not None
     assert store.stats.sent == WARM_REQUESTS * together
