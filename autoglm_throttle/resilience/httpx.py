@@ -35,7 +35,14 @@ from autoglm_throttle.resilience.http.body import (
 )
 from autoglm_throttle.resilience.http.call import HttpCall, TransportRejected
 
-__all__ = ["AsyncGuardTransport", "GuardSource", "GuardTransport", "TransportRejected", "origin"]
+__all__ = [
+    "AsyncGuardTransport",
+    "GuardSource",
+    "GuardTransport",
+    "TransportRejected",
+    "origin",
+    "parse_origin",
+]
 
 CHECKSUM_CHARACTERS: Final = 16  # 64 bits: a collision among a thousand names has a probability of 1 in 10^13
 
@@ -57,6 +64,23 @@ def origin(url: httpx.URL) -> str:
         return name
     checksum = sha256(name.encode()).hexdigest()[:CHECKSUM_CHARACTERS]
     return f"{name[: NAME_CHARACTERS - CHECKSUM_CHARACTERS - 1]}~{checksum}"
+
+
+def parse_origin(text: str) -> httpx.URL:
+    """Parse scheme, host and port: a URL without user, path, query and fragment.
+
+    Raises:
+        ValueError: the text is something else; the message names the allowed form.
+    """
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, TypeError):
+        url = httpx.URL("")
+    has_more = url.userinfo or url.raw_path not in {b"", b"/"} or url.fragment
+    if url.scheme not in {"http", "https"} or not url.host or url.port == 0 or has_more:
+        form = "http://HOST[:PORT] or https://HOST[:PORT]"
+        raise ValueError(f"must be {form}, port 1 to 65535, without user, path and query")
+    return url
 
 
 def _identity(inner: object) -> Hashable:

@@ -16,6 +16,13 @@ from autoglm_throttle.resilience.http.answer import Pairs
 MAX_SECONDS = 2**31  # Cap for numbers of seconds (RFC 9111 section 1.2.2)
 NO_BODY = frozenset({204, 304})  # Statuses without a body by definition (RFC 9110 section 6.4.1)
 
+# RFC 9110 section 7.6.1, and the fields of the authentication of a proxy. A server answers ``expect`` itself.
+HOP_BY_HOP: Final = frozenset(
+    b"connection expect keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade".split()
+)
+NEVER_REMOVED: Final = frozenset((b"content-length", b"host"))  # A client may name them in Connection
+
 DIRECTIVE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?:=(?:\"((?:[^\"\\]|\\.)*)\"|([^\s,;\"]*)))?")
 
 
@@ -113,6 +120,25 @@ def body_bytes(method: str, status: int, fields: Iterable[tuple[str, str]]) -> i
         return None
     values = members(pairs, "content-length")
     return parse_digits(values[0]) if values else None
+
+
+def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the fields that a proxy forwards: not for one connection alone. Names are in lower case."""
+    pairs, removed = list(headers), HOP_BY_HOP
+    for name, value in pairs:
+        if name == b"connection":
+            removed |= {token.strip().lower() for token in value.split(b",")} - NEVER_REMOVED
+    return [pair for pair in pairs if pair[0] not in removed]
+
+
+def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the fields of all other names."""
+    return [pair for pair in headers if pair[0] not in names]
+
+
+def is_forwarding(name: bytes) -> bool:
+    """Whether proxies write a field of this name to report the client or its target."""
+    return name.startswith(b"x-forwarded-") or name in {b"forwarded", b"x-real-ip"}
 
 
 # Names, in lower case, of fields that do not identify a user. A user can be identified by a field of any

@@ -1,0 +1,349 @@
+"""Reverse proxy with admission control, for servers that take no middleware: ``Gateway(["http://llm:8000"])``.
+
+Bodies are forwarded part by part as they arrive. No request is sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from operator import attrgetter
+from typing import Final, cast
+from urllib.parse import quote
+
+import anyio
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+from starlette.websockets import WebSocketClose
+
+from autoglm_throttle._runtime import how_to_install
+from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.asgi.scope import Message, Receive, Scope, Send
+from autoglm_throttle.observe import metrics_app
+from autoglm_throttle.resilience.guard import Guard
+from autoglm_throttle.settings import ConfigError, Problem
+from autoglm_throttle.settings.problems import repr_for_user
+from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import GuardRejected, GuardRejection, Outcome
+from autoglm_throttle.types.identity import ProxyChain
+
+try:
+    import httpx
+except ImportError:
+    raise ImportError(f"the gateway needs httpx: {how_to_install('gateway')}", name="httpx") from None
+
+from autoglm_throttle.resilience.http.body import close_async, pairs
+from autoglm_throttle.resilience.http.fields import end_to_end, is_forwarding, retry_after_s, without
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, TransportRejected, origin, parse_origin
+
+CONNECT_S: Final = 5.0  # Longest time to connect; then another upstream gets the request
+# Longest time without a byte from an upstream: the default time-out of the openai client. BREAKER_TIMEOUT_S
+# and `breaker_stream_idle_s` shorten it.
+SILENCE_S: Final = 600.0
+# Time without a byte from an upstream that has requests in flight; after it the others get the new ones.
+DOUBT_S: Final = 10.0
+# Idle connections are closed before the servers do it, uvicorn and llama.cpp after 5 s: a request on a
+# connection that its server is closing fails, and may not be sent again.
+KEEP_ALIVE_S: Final = 2.0
+RETRY_S: Final = 1.0  # Least Retry-After of a 429 or 503 that came without one
+
+PROBLEMS: Final = {  # Status -> title and detail of the gateway's own answers
+    400: ("Bad Request", "The request is not valid HTTP."),
+    502: ("Bad Gateway", "The upstream gave no valid response. It may have executed the request."),
+    503: ("Service Unavailable", "No upstream can be reached."),
+    504: ("Gateway Timeout", "The upstream did not respond in time. It may have executed the request."),
+    508: ("Loop Detected", "The request has passed this gateway before: an upstream leads back to it."),
+}
+
+Field = tuple[bytes, bytes]
+_NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # Raised before a byte
+_TIMEOUTS: Final = {"connect": CONNECT_S, "pool": CONNECT_S, "read": SILENCE_S, "write": SILENCE_S}
+
+
+class Gateway:
+    """ASGI app that forwards each request to one of some upstreams, behind a `ThrottleMiddleware`.
+
+    The one with the fewest requests in flight gets the next one. Each has a guard, named by its origin: while
+    its breaker is open, the others serve. ``/healthz`` and ``/metrics`` are the gateway's. It needs asyncio.
+
+    Args:
+        upstreams: URLs of servers, such as ``http://10.0.0.7:8000``, without a path.
+        throttle: the limits; None reads them from the environment.
+        new_transport: makes the transport to the upstream with this URL; None: a pool of connections.
+
+    Raises:
+        ConfigError: with every problem of the upstreams, or of the environment.
+    """
+
+    def __init__(
+        self,
+        upstreams: Sequence[str],
+        *,
+        throttle: Throttle | None = None,
+        new_transport: Callable[[httpx.URL], httpx.AsyncBaseTransport] | None = None,
+    ) -> None:
+        urls, make = parse_upstreams(upstreams), new_transport or _new_pool
+        self.throttle: Throttle = Throttle.from_env() if throttle is None else throttle
+        self.upstreams: tuple[Upstream, ...] = tuple(Upstream(url, self.throttle, make(url)) for url in urls)
+        callers = self.throttle.settings.callers
+        self._proxies = ProxyChain(callers.trusted_proxies, callers.ipv6_prefix)
+        # In Via, it distinguishes a request that an upstream has sent back from all others.
+        self._pseudonym = b"autoglm-throttle-" + secrets.token_hex(8).encode()
+        self._metrics = metrics_app(self.throttle)
+        self._limited = ThrottleMiddleware(self._serve, throttle=self.throttle)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        path = scope["path"] if scope["type"] == "http" else ""
+        if path == "/healthz":
+            available = sum(upstream.guard.is_available() for upstream in self.upstreams)
+            response = JSONResponse({"upstreams": len(self.upstreams), "available": available})
+            await response(scope, receive, send)
+        elif path == "/metrics":
+            await self._metrics(scope, receive, send)
+        else:
+            await self._limited(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an admitted connection."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._proxy(scope, receive, send)
+        elif kind == "websocket":
+            await WebSocketClose()(scope, receive, send)
+        elif kind == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            for upstream in self.upstreams:
+                await upstream.transport.aclose()
+            await send({"type": "lifespan.shutdown.complete"})
+
+    async def _proxy(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, until its response has ended or its client has left."""
+        first = await receive()
+        if first["type"] == "http.disconnect":
+            return
+        # httpcore shields its clean-up from such a scope. A task that is cancelled twice would leak the
+        # connection (encode/httpx#3782).
+        with anyio.CancelScope() as work:
+            client = _Client(first, receive, work.cancel)
+            try:
+                problem = await self._exchange(scope, client, send)
+                if problem is not None:
+                    await problem(scope, receive, send)
+            except (ClientDisconnect, OSError):  # OSError: of `send`; httpx has exceptions of its own
+                pass  # the connection to the upstream is closed by now
+            finally:
+                client.stop()
+
+    async def _exchange(self, scope: Scope, client: _Client, send: Send) -> Response | None:
+        """Send a request to the first upstream that can be reached; return a response if there is none."""
+        if any(name == b"via" and self._pseudonym in value for name, value in scope["headers"]):
+            return self._problem(508)
+        fields = self._request_fields(scope, client)
+        target = scope.get("raw_path") or quote(scope["path"]).encode()
+        if scope["query_string"]:
+            target += b"?" + scope["query_string"]
+        now = time.monotonic()
+        rejections: list[GuardRejection] = []
+        for upstream in sorted(self.upstreams, key=lambda each: each.rank(now)):
+            request = httpx.Request(
+                scope["method"],
+                upstream.url,
+                headers=[(b"host", upstream.url.netloc), *fields],
+                stream=client,
+                extensions={"target": target, "timeout": _TIMEOUTS},
+            )
+            upstream.begin(now)
+            try:
+                return await self._attempt(upstream, request, send)
+            except TransportRejected as error:
+                rejections.append(error.rejection)
+            except _NOT_SENT:
+                pass
+            finally:
+                upstream.in_flight -= 1
+        if not rejections:
+            return self._problem(503)
+        soonest = min(rejections, key=attrgetter("retry_after_s"))
+        raise GuardRejected(soonest._replace(name="upstream"))  # its address is not for clients
+
+    async def _attempt(self, upstream: Upstream, request: httpx.Request, send: Send) -> Response | None:
+        """Send a request to one upstream and forward its response, or return the gateway's own."""
+        try:
+            response = await upstream.transport.handle_async_request(request)
+        except (TransportRejected, *_NOT_SENT):
+            raise  # nothing was sent
+        except httpx.TransportError as error:
+            if isinstance(error, httpx.TimeoutException):
+                return self._problem(504)
+            return self._problem(400 if isinstance(error, httpx.LocalProtocolError) else 502)
+        try:
+            upstream.heard_s = time.monotonic()
+            fields = self._response_fields(upstream, response)
+            await send({"type": "http.response.start", "status": response.status_code, "headers": fields})
+            async for part in cast("httpx.AsyncByteStream", response.stream):
+                upstream.heard_s = time.monotonic()
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        except httpx.TransportError:
+            # Without its last message the server closes the connection, so the client sees the truncation.
+            return None
+        finally:
+            await close_async(response)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return None
+
+    def _request_fields(self, scope: Scope, client: _Client) -> list[Field]:
+        """Return the header fields for an upstream, except Host."""
+        headers, peer = end_to_end(scope["headers"]), (scope.get("client") or ("",))[0]
+        is_trusted = self._proxies.trusts(peer)
+        # From a client that is no trusted proxy they are not believed: it could state any address.
+        kept = [field for field in headers if is_trusted or not is_forwarding(field[0])]
+        names = {name for name, _ in kept} - {b"x-forwarded-for", b"via"}
+        hops = [value for name, value in kept if name == b"x-forwarded-for"]
+        hops += [peer.encode()] if peer else []
+        own = [
+            (b"x-forwarded-for", b", ".join(hops)),
+            (b"x-forwarded-host", dict(headers).get(b"host", b"")),
+            (b"x-forwarded-proto", scope.get("scheme", "http").encode()),
+            (b"via", b"1.1 " + self._pseudonym),  # behind those of other proxies
+        ]
+        fields = without(kept, b"host", b"x-forwarded-for")
+        fields += [(name, value) for name, value in own if value and name not in names]
+        if any(name == b"transfer-encoding" for name, _ in scope["headers"]):
+            fields, is_chunked = without(fields, b"content-length"), True  # RFC 9112 section 6.3
+        else:
+            is_chunked = client.has_body and b"content-length" not in names  # HTTP/2 needs neither field
+        return [*fields, (b"transfer-encoding", b"chunked")] if is_chunked else fields
+
+    def _response_fields(self, upstream: Upstream, response: httpx.Response) -> list[Field]:
+        """Return the header fields of a response for the client, and record whether the upstream is busy."""
+        status = response.status_code
+        headers = [(name.lower(), value) for name, value in response.headers.raw]
+        fields = end_to_end(headers)
+        # Content-Length of a 304 belongs to another response, and a server would wait for such a body.
+        if status == 304 or any(name == b"transfer-encoding" for name, _ in headers):
+            fields = without(fields, b"content-length")
+        if status in (429, 503):
+            wait_s = retry_after_s(pairs(response.headers), time.time())
+            if wait_s is None:
+                fields += self._retry_fields()
+            if status == 503:  # a 429 may concern one caller alone
+                upstream.busy_until_s = upstream.heard_s + (RETRY_S if wait_s is None else wait_s)
+        return fields
+
+    def _retry_fields(self) -> list[Field]:
+        """Return a time to wait: not before those whom the concurrency limit has rejected."""
+        view, responses = self.throttle.snapshot().concurrency, self.throttle.settings.responses
+        wait_s = max(RETRY_S, 0.0 if view is None else view.retry_backlog_s)
+        wait_s *= 1.0 + responses.retry_jitter * random.random()
+        wait_s = min(wait_s, responses.retry_after_max_s)
+        seconds, ms = math.ceil(wait_s), math.ceil(wait_s * 1e3)
+        return [(b"retry-after", b"%d" % seconds), (b"retry-after-ms", b"%d" % ms)]
+
+    def _problem(self, status: int) -> Response:
+        title, detail = PROBLEMS[status]
+        content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+        response = JSONResponse(content, status, media_type="application/problem+json")
+        if status == 503:
+            response.raw_headers += self._retry_fields()
+        return response
+
+
+class Upstream:
+    """One server behind the gateway: its guard, its connections, and its state as the gateway sees it."""
+
+    def __init__(self, url: httpx.URL, throttle: Throttle, pool: httpx.AsyncBaseTransport) -> None:
+        name = origin(url)
+        self.url: httpx.URL = url
+        self.guard: Guard = throttle.feature(name, classify=_busy_is_neutral, ignore=ClientDisconnect)
+        self.transport: AsyncGuardTransport = AsyncGuardTransport(throttle, pool, name=name)
+        self.in_flight: int = 0  # Requests that it has, until the last byte of their responses
+        self.heard_s: float = -math.inf  # Monotonic time of its newest byte, or since when it has requests
+        self.busy_until_s: float = -math.inf  # Monotonic time until which it has asked for no requests
+        self._begun_s = -math.inf  # Monotonic time of its newest request
+
+    def begin(self, now: float) -> None:
+        """Count a request in flight."""
+        self.heard_s = self.heard_s if self.in_flight else now
+        self.in_flight += 1
+        self._begun_s = now
+
+    def rank(self, now: float) -> tuple[bool, int, float]:
+        """Return the key that orders upstreams for a new request; equal ones take turns."""
+        # Without its first part, an upstream that answers each request with 503 at once would get all, and a
+        # frozen one would get one more whenever the others have as many as it.
+        is_silent = self.in_flight > 0 and now - self.heard_s > DOUBT_S
+        return is_silent or now < self.busy_until_s, self.in_flight, self._begun_s
+
+
+class _Client(httpx.AsyncByteStream):
+    """The client of one request: the body that it sends, then a watch for its disconnect until `stop`."""
+
+    def __init__(self, first: Message, receive: Receive, on_disconnect: Callable[[], None]) -> None:
+        self._first = first
+        self._receive = receive
+        self._on_disconnect = on_disconnect
+        self._watch: asyncio.Future[Message] | None = None
+        self.has_body: bool = bool(first.get("body") or first.get("more_body"))
+        if not first.get("more_body"):
+            self._start_watch()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        message = self._first
+        while message["type"] != "http.disconnect":
+            if message.get("body"):
+                yield message["body"]
+            if not message.get("more_body"):
+                if self._watch is None:
+                    self._start_watch()
+                return
+            message = await self._receive()
+        raise ClientDisconnect
+
+    def _start_watch(self) -> None:
+        self._watch = asyncio.ensure_future(self._receive())
+        self._watch.add_done_callback(self._received)
+
+    def _received(self, watch: asyncio.Future[Message]) -> None:
+        # A server whose `receive` fails has lost the client, too.
+        if not watch.cancelled() and (watch.exception() or watch.result()["type"] == "http.disconnect"):
+            self._on_disconnect()
+
+    def stop(self) -> None:
+        """End the watch."""
+        if self._watch is not None:
+            self._watch.remove_done_callback(self._received)
+            self._watch.cancel()
+
+
+def parse_upstreams(texts: Sequence[str]) -> list[httpx.URL]:
+    """Parse the URLs of upstreams, each of which may occur once; raises ConfigError with every problem."""
+    urls: dict[str, httpx.URL] = {}
+    problems = [] if texts else ["at least one is needed, such as http://127.0.0.1:8000"]
+    for text in texts:
+        try:
+            url = parse_origin(text)
+        except ValueError as error:
+            problems.append(f"{repr_for_user(text)} {error}")
+        else:
+            if urls.setdefault(origin(url), url) is not url:
+                problems.append(f"{repr_for_user(text)} is given twice")
+    if problems:
+        raise ConfigError(Problem("upstream", text) for text in problems)
+    return list(urls.values())
+
+
+def _new_pool(url: httpx.URL) -> httpx.AsyncBaseTransport:
+    limits = httpx.Limits(keepalive_expiry=KEEP_ALIVE_S)  # no maximum: the throttle limits requests
+    # To load the certificate authorities takes 0.1 s, and only https needs them.
+    return httpx.AsyncHTTPTransport(verify=url.scheme == "https", limits=limits)
+
+
+def _busy_is_neutral(result: object) -> Outcome | None:
+    """Classify 503 as no failure: inference servers send it while they load a model or have a full queue."""
+    return Outcome.NEUTRAL if isinstance(result, httpx.Response) and result.status_code == 503 else None
