@@ -77,7 +77,8 @@ def parse_origin(text: str) -> httpx.URL:
     except (httpx.InvalidURL, TypeError):
         url = httpx.URL("")
     has_more = url.userinfo or url.raw_path not in {b"", b"/"} or url.fragment
-    if url.scheme not in {"http", "https"} or not url.host or url.port == 0 or has_more:
+    has_port = url.port is None or 1 <= url.port <= 65_535
+    if url.scheme not in {"http", "https"} or not url.host or not has_port or has_more:
         form = "http://HOST[:PORT] or https://HOST[:PORT]"
         raise ValueError(f"must be {form}, port 1 to 65535, without user, path and query")
     return url

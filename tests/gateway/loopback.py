@@ -84,7 +84,9 @@ class RawUpstream:
 
     answer: Answer = answer_ok
     exchanges: list[Exchange] = field(default_factory=list)
+    began: asyncio.Event = field(default_factory=asyncio.Event)  # The head of a request has arrived
     arrived: asyncio.Event = field(default_factory=asyncio.Event)  # A request has arrived
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # A connection has ended
     port: int = 0
 
     @property
@@ -102,6 +104,9 @@ class RawUpstream:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for exchange in self.exchanges:
+            with suppress(ConnectionError):
+                await exchange.writer.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -110,14 +115,16 @@ class RawUpstream:
         try:
             while True:
                 exchange = Exchange(await reader.readuntil(b"\r\n\r\n"), b"", reader, writer)
+                self.began.set()
                 exchange.body = await _read_body(exchange)
                 self.exchanges.append(exchange)
                 self.arrived.set()
                 await self.answer(exchange)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # asyncio would log the cancellation as an error
         finally:
             self._tasks.discard(task)
+            self.ended.set()
             writer.close()
 
 
