@@ -14,7 +14,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TESTS ?=
-BENCHMARKS ?= decision peers serve waiting breaker closed_loop instructions
+BENCHMARKS ?= decision peers serve waiting breaker gateway closed_loop instructions
 
 BIN := $(VENV)/bin
 ENVIRONMENT := @$(PYTHON) .ci/environment.py "$(VENV)"

@@ -10,6 +10,7 @@ import math
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from operator import attrgetter
 from typing import Final, cast
@@ -25,8 +26,6 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.asgi.scope import Message, Receive, Scope, Send
 from autoglm_throttle.observe import metrics_app
 from autoglm_throttle.resilience.guard import Guard
-from autoglm_throttle.settings import ConfigError, Problem
-from autoglm_throttle.settings.problems import repr_for_user
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import GuardRejected, GuardRejection, Outcome
 from autoglm_throttle.types.identity import ProxyChain
@@ -38,14 +37,14 @@ except ImportError:
 
 from autoglm_throttle.resilience.http.body import close_async, pairs
 from autoglm_throttle.resilience.http.fields import end_to_end, is_forwarding, retry_after_s, without
-from autoglm_throttle.resilience.httpx import AsyncGuardTransport, TransportRejected, origin, parse_origin
+from autoglm_throttle.resilience.httpx import AsyncGuardTransport, TransportRejected, origin, parse_origins
 
 CONNECT_S: Final = 5.0  # Longest time to connect; then another upstream gets the request
 # Longest time without a byte from an upstream: the default time-out of the openai client. BREAKER_TIMEOUT_S
 # and `breaker_stream_idle_s` shorten it.
 SILENCE_S: Final = 600.0
 # Time without a byte from an upstream that has requests in flight; after it the others get the new ones.
-DOUBT_S: Final = 10.0
+SILENT_AFTER_S: Final = 10.0
 # Idle connections are closed before the servers do it, uvicorn and llama.cpp after 5 s: a request on a
 # connection that its server is closing fails, and may not be sent again.
 KEEP_ALIVE_S: Final = 2.0
@@ -60,6 +59,8 @@ PROBLEMS: Final = {  # Status -> title and detail of the gateway's own answers
 }
 
 Field = tuple[bytes, bytes]
+NewTransport = Callable[[httpx.URL], httpx.AsyncBaseTransport]
+NewGuarded = Callable[[], AsyncGuardTransport]
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # Raised before a byte
 _TIMEOUTS: Final = {"connect": CONNECT_S, "pool": CONNECT_S, "read": SILENCE_S, "write": SILENCE_S}
 
@@ -73,7 +74,7 @@ class Gateway:
     Args:
         upstreams: URLs of servers, such as ``http://10.0.0.7:8000``, without a path.
         throttle: the limits; None reads them from the environment.
-        new_transport: makes the transport to the upstream with this URL; None: a pool of connections.
+        new_transport: makes a connection to the upstream with this URL, for one request at a time.
 
     Raises:
         ConfigError: with every problem of the upstreams, or of the environment.
@@ -84,11 +85,13 @@ class Gateway:
         upstreams: Sequence[str],
         *,
         throttle: Throttle | None = None,
-        new_transport: Callable[[httpx.URL], httpx.AsyncBaseTransport] | None = None,
+        new_transport: NewTransport | None = None,
     ) -> None:
-        urls, make = parse_upstreams(upstreams), new_transport or _new_pool
+        urls = parse_origins("upstream", upstreams)
         self.throttle: Throttle = Throttle.from_env() if throttle is None else throttle
-        self.upstreams: tuple[Upstream, ...] = tuple(Upstream(url, self.throttle, make(url)) for url in urls)
+        self.upstreams: tuple[Upstream, ...] = tuple(
+            Upstream(url, self.throttle, new_transport) for url in urls
+        )
         callers = self.throttle.settings.callers
         self._proxies = ProxyChain(callers.trusted_proxies, callers.ipv6_prefix)
         # In Via, it distinguishes a request that an upstream has sent back from all others.
@@ -119,7 +122,7 @@ class Gateway:
             while (await receive())["type"] != "lifespan.shutdown":
                 await send({"type": "lifespan.startup.complete"})
             for upstream in self.upstreams:
-                await upstream.transport.aclose()
+                await upstream.close_idle(math.inf)
             await send({"type": "lifespan.shutdown.complete"})
 
     async def _proxy(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,24 +161,27 @@ class Gateway:
                 stream=client,
                 extensions={"target": target, "timeout": _TIMEOUTS},
             )
-            upstream.begin(now)
+            await upstream.close_idle(now - KEEP_ALIVE_S)
+            transport = upstream.begin(now)
             try:
-                return await self._attempt(upstream, request, send)
+                return await self._attempt(upstream, transport, request, send)
             except TransportRejected as error:
                 rejections.append(error.rejection)
             except _NOT_SENT:
                 pass
             finally:
-                upstream.in_flight -= 1
+                upstream.end(transport)
         if not rejections:
             return self._problem(503)
         soonest = min(rejections, key=attrgetter("retry_after_s"))
         raise GuardRejected(soonest._replace(name="upstream"))  # its address is not for clients
 
-    async def _attempt(self, upstream: Upstream, request: httpx.Request, send: Send) -> Response | None:
+    async def _attempt(
+        self, upstream: Upstream, transport: AsyncGuardTransport, request: httpx.Request, send: Send
+    ) -> Response | None:
         """Send a request to one upstream and forward its response, or return the gateway's own."""
         try:
-            response = await upstream.transport.handle_async_request(request)
+            response = await transport.handle_async_request(request)
         except (TransportRejected, *_NOT_SENT):
             raise  # nothing was sent
         except httpx.TransportError as error:
@@ -183,11 +189,11 @@ class Gateway:
                 return self._problem(504)
             return self._problem(400 if isinstance(error, httpx.LocalProtocolError) else 502)
         try:
-            upstream.heard_s = time.monotonic()
+            upstream.last_byte_s = time.monotonic()
             fields = self._response_fields(upstream, response)
             await send({"type": "http.response.start", "status": response.status_code, "headers": fields})
             async for part in cast("httpx.AsyncByteStream", response.stream):
-                upstream.heard_s = time.monotonic()
+                upstream.last_byte_s = time.monotonic()
                 await send({"type": "http.response.body", "body": part, "more_body": True})
         except httpx.TransportError:
             # Without its last message the server closes the connection, so the client sees the truncation.
@@ -233,7 +239,7 @@ class Gateway:
             if wait_s is None:
                 fields += self._retry_fields()
             if status == 503:  # a 429 may concern one caller alone
-                upstream.busy_until_s = upstream.heard_s + (RETRY_S if wait_s is None else wait_s)
+                upstream.busy_until_s = upstream.last_byte_s + (RETRY_S if wait_s is None else wait_s)
         return fields
 
     def _retry_fields(self) -> list[Field]:
@@ -257,27 +263,46 @@ class Gateway:
 class Upstream:
     """One server behind the gateway: its guard, its connections, and its state as the gateway sees it."""
 
-    def __init__(self, url: httpx.URL, throttle: Throttle, pool: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, url: httpx.URL, throttle: Throttle, new_transport: NewTransport | None) -> None:
         name = origin(url)
         self.url: httpx.URL = url
         self.guard: Guard = throttle.feature(name, classify=_busy_is_neutral, ignore=ClientDisconnect)
-        self.transport: AsyncGuardTransport = AsyncGuardTransport(throttle, pool, name=name)
+        # To load the certificate authorities takes 0.1 s, and only https needs them.
+        context = httpx.create_ssl_context(verify=url.scheme == "https")
+        limits = httpx.Limits(keepalive_expiry=KEEP_ALIVE_S)
+        make = new_transport or (lambda _: httpx.AsyncHTTPTransport(verify=context, limits=limits))
+        self._connect: NewGuarded = lambda: AsyncGuardTransport(throttle, make(url), name=name)
+        # One for each request in flight: the time of a pool grows with the square of its idle connections.
+        self._idle: deque[tuple[float, AsyncGuardTransport]] = deque()
         self.in_flight: int = 0  # Requests that it has, until the last byte of their responses
-        self.heard_s: float = -math.inf  # Monotonic time of its newest byte, or since when it has requests
+        self.last_byte_s: float = (
+            -math.inf
+        )  # Monotonic time of its newest byte, or since when it has requests
         self.busy_until_s: float = -math.inf  # Monotonic time until which it has asked for no requests
         self._begun_s = -math.inf  # Monotonic time of its newest request
 
-    def begin(self, now: float) -> None:
-        """Count a request in flight."""
-        self.heard_s = self.heard_s if self.in_flight else now
+    def begin(self, now: float) -> AsyncGuardTransport:
+        """Count a request in flight, and return its transport; call `end` with it."""
+        self.last_byte_s = self.last_byte_s if self.in_flight else now
         self.in_flight += 1
         self._begun_s = now
+        return self._idle.pop()[1] if self._idle else self._connect()
+
+    def end(self, transport: AsyncGuardTransport) -> None:
+        """Count a request no longer."""
+        self.in_flight -= 1
+        self._idle.append((time.monotonic(), transport))
+
+    async def close_idle(self, until_s: float) -> None:
+        """Close transports that have had no request since then."""
+        while self._idle and self._idle[0][0] < until_s:
+            await self._idle.popleft()[1].aclose()
 
     def rank(self, now: float) -> tuple[bool, int, float]:
         """Return the key that orders upstreams for a new request; equal ones take turns."""
         # Without its first part, an upstream that answers each request with 503 at once would get all, and a
         # frozen one would get one more whenever the others have as many as it.
-        is_silent = self.in_flight > 0 and now - self.heard_s > DOUBT_S
+        is_silent = self.in_flight > 0 and now - self.last_byte_s > SILENT_AFTER_S
         return is_silent or now < self.busy_until_s, self.in_flight, self._begun_s
 
 
@@ -319,29 +344,6 @@ class _Client(httpx.AsyncByteStream):
         if self._watch is not None:
             self._watch.remove_done_callback(self._received)
             self._watch.cancel()
-
-
-def parse_upstreams(texts: Sequence[str]) -> list[httpx.URL]:
-    """Parse the URLs of upstreams, each of which may occur once; raises ConfigError with every problem."""
-    urls: dict[str, httpx.URL] = {}
-    problems = [] if texts else ["at least one is needed, such as http://127.0.0.1:8000"]
-    for text in texts:
-        try:
-            url = parse_origin(text)
-        except ValueError as error:
-            problems.append(f"{repr_for_user(text)} {error}")
-        else:
-            if urls.setdefault(origin(url), url) is not url:
-                problems.append(f"{repr_for_user(text)} is given twice")
-    if problems:
-        raise ConfigError(Problem("upstream", text) for text in problems)
-    return list(urls.values())
-
-
-def _new_pool(url: httpx.URL) -> httpx.AsyncBaseTransport:
-    limits = httpx.Limits(keepalive_expiry=KEEP_ALIVE_S)  # no maximum: the throttle limits requests
-    # To load the certificate authorities takes 0.1 s, and only https needs them.
-    return httpx.AsyncHTTPTransport(verify=url.scheme == "https", limits=limits)
 
 
 def _busy_is_neutral(result: object) -> Outcome | None:

@@ -26,6 +26,7 @@ from benchmarks.shared.part import peers_part, redis_part
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+GATEWAY = ROOT / "docs" / "gateway.md"
 GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
 DEMO = ROOT / "docs" / "demo.txt"
@@ -255,6 +256,35 @@ def guard_parts() -> Iterator[tuple[str, str]]:
         yield "breakers", breakers_part(json.loads(path.read_text()))
 
 
+def gateway_parts() -> Iterator[tuple[str, str]]:
+    """Generate the parts of the gateway page: name and content."""
+    path = RESULTS / "gateway.json"
+    if path.exists():
+        yield "gateway", gateway_part(json.loads(path.read_text()))
+
+
+def gateway_part(kept: Mapping[str, Any]) -> str:
+    """Render throughput and CPU of both proxies."""
+    medians = kept["medians"]
+    rows = "".join(
+        _cells(
+            title,
+            f"{medians[f'{name} requests/s']:.0f}",
+            f"{medians[f'{name} us/request'] / 1e3:.1f} ms",
+            f"{medians[f'{name} events/s']:.0f}",
+            f"{medians[f'{name} us/event']:.0f} µs",
+        )
+        for name, title in (("bare", "bare proxy of httpx and Starlette"), ("gateway", "gateway"))
+    )
+    head = _head("", "requests/s", "CPU of a request", "events/s", "CPU of an event")
+    return (
+        f"{head}{rows}\n{kept['connections']} connections with short requests; {kept['streams']} streams of "
+        f"{kept['events']} events. After a client has left, the upstream sees it within "
+        f"{kept['longest_left_ms']:.0f} ms."
+        f"\n`benchmarks/gateway.py`, {_rounds(kept['rounds'])}: {line(kept)}.\n"
+    )
+
+
 HEADLINE_PARTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "headline": headline.headline_part,
     "headline_hold": headline.hold_part,
@@ -276,6 +306,7 @@ def pages() -> dict[Path, dict[str, str]]:
     return {
         README: {"cost": cost_part(kept)},
         BENCHMARKS: dict(parts()),
+        GATEWAY: dict(gateway_parts()),
         GUARDS: dict(guard_parts()),
         HEADLINE: dict(headline_parts()),
     }

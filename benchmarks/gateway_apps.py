@@ -25,11 +25,18 @@ EVENT = b'data: {"id":"cmpl-1","object":"text_completion.chunk","choices":[{"ind
 HOP_BY_HOP = {"connection", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 
 
-def upstream() -> Any:
-    """An app that does no work: a short answer, a stream of events each sent alone, and a stream without end."""
-    left: asyncio.Queue[float] = asyncio.Queue()
+def upstream() -> Upstream:
+    """Make the upstream."""
+    return Upstream()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+
+class Upstream:
+    """An app that does no work: a short answer, a stream of single events, and a stream without an end."""
+
+    def __init__(self) -> None:
+        self._left: asyncio.Queue[float] = asyncio.Queue()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             while (await receive())["type"] != "lifespan.shutdown":
                 await send({"type": "lifespan.startup.complete"})
@@ -39,24 +46,25 @@ def upstream() -> Any:
             pass
         path = scope["path"]
         if path == "/left":
-            body = b"%20.6f" % await left.get()
-            await _answer(send, body, b"text/plain")
-        elif path in {"/stream", "/endless"}:
+            await _answer(send, b"%20.6f" % await self._left.get(), b"text/plain")
+        elif path == "/stream":
+            await _stream(send)
+        elif path == "/endless":
             await send(_start(b"text/event-stream"))
-            if path == "/endless":
-                await send({"type": "http.response.body", "body": EVENT, "more_body": True})
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                left.put_nowait(time.monotonic())
-                return
-            for _ in range(EVENTS):
-                await send({"type": "http.response.body", "body": EVENT, "more_body": True})
-                await asyncio.sleep(0)  # each event is a write of its own, as from an engine
-            await send({"type": "http.response.body", "body": b""})
+            await send({"type": "http.response.body", "body": EVENT, "more_body": True})
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self._left.put_nowait(time.monotonic())
         else:
             await _answer(send, ANSWER, b"application/json")
 
-    return app
+
+async def _stream(send: Any) -> None:
+    await send(_start(b"text/event-stream"))
+    for _ in range(EVENTS):
+        await send({"type": "http.response.body", "body": EVENT, "more_body": True})
+        await asyncio.sleep(0)  # each event is a write of its own, as from an engine
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _start(kind: bytes, *more: tuple[bytes, bytes]) -> dict[str, Any]:

@@ -76,16 +76,17 @@ def _serve(args: argparse.Namespace) -> int:
         raise TrafficError(f"{' and '.join(missing)} must be installed: {how_to_install('gateway')}")
     import uvicorn
 
-    from autoglm_throttle.gateway import Gateway, parse_upstreams
+    from autoglm_throttle.gateway import Gateway
+    from autoglm_throttle.resilience.httpx import parse_origins
     from autoglm_throttle.throttle import Throttle
 
     overrides = {} if args.config_file is None else {"config_file": args.config_file}
     settings = Settings()
     try:
-        parse_upstreams(args.upstream)
+        parse_origins("--upstream", args.upstream)
     except ConfigError as error:
         for problem in error.problems:
-            args.problems.add("--upstream", problem.message)
+            args.problems.add(problem.variable, problem.message)
     try:
         settings = Settings.from_env(env_file=args.env_file, **overrides)
     except ConfigError as error:

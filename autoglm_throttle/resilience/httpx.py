@@ -6,7 +6,7 @@ Each hop of a redirect is a call of its own. Retries belong outside the client, 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from hashlib import sha256
 from types import TracebackType
@@ -19,7 +19,9 @@ from autoglm_throttle.resilience.fallback import FallbackAnswer
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.resilience.guard import Guard
 from autoglm_throttle.resilience.http.cache import CacheKey
+from autoglm_throttle.settings import ConfigError, Problem
 from autoglm_throttle.settings.policies import NAME_CHARACTERS
+from autoglm_throttle.settings.problems import repr_for_user
 
 try:
     import httpx
@@ -41,7 +43,7 @@ __all__ = [
     "GuardTransport",
     "TransportRejected",
     "origin",
-    "parse_origin",
+    "parse_origins",
 ]
 
 CHECKSUM_CHARACTERS: Final = 16  # 64 bits: a collision among a thousand names has a probability of 1 in 10^13
@@ -66,22 +68,35 @@ def origin(url: httpx.URL) -> str:
     return f"{name[: NAME_CHARACTERS - CHECKSUM_CHARACTERS - 1]}~{checksum}"
 
 
-def parse_origin(text: str) -> httpx.URL:
-    """Parse scheme, host and port: a URL without user, path, query and fragment.
+def parse_origins(name: str, texts: Sequence[str]) -> list[httpx.URL]:
+    """Parse URLs of a scheme, host and port, without user, path, query and fragment; each may occur once.
 
     Raises:
-        ValueError: the text is something else; the message names the allowed form.
+        ConfigError: there is none, or some are wrong: with a problem called ``name`` for each.
     """
+    urls: dict[str, httpx.URL] = {}
+    problems = [] if texts else ["at least one is needed, such as http://127.0.0.1:8000"]
+    for text in texts:
+        url = _parse_origin(text)
+        if url is None:
+            form = "http://HOST[:PORT] or https://HOST[:PORT], port 1 to 65535, without user, path and query"
+            problems.append(f"{repr_for_user(text)} must be {form}")
+        elif urls.setdefault(origin(url), url) is not url:
+            problems.append(f"{repr_for_user(text)} is given twice")
+    if problems:
+        raise ConfigError(Problem(name, problem) for problem in problems)
+    return list(urls.values())
+
+
+def _parse_origin(text: str) -> httpx.URL | None:
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, TypeError):
-        url = httpx.URL("")
+        return None
     has_more = url.userinfo or url.raw_path not in {b"", b"/"} or url.fragment
     has_port = url.port is None or 1 <= url.port <= 65_535
-    if url.scheme not in {"http", "https"} or not url.host or not has_port or has_more:
-        form = "http://HOST[:PORT] or https://HOST[:PORT]"
-        raise ValueError(f"must be {form}, port 1 to 65535, without user, path and query")
-    return url
+    is_origin = url.scheme in {"http", "https"} and url.host and has_port and not has_more
+    return url if is_origin else None
 
 
 def _identity(inner: object) -> Hashable:

@@ -16,7 +16,7 @@ COMMAND_LINES = [
     COMPARE,
     *(("record", name) for name in RECORD),
 ]
-PRINTS_JSON = [words for words in COMMAND_LINES if words != ("record", "convert")]
+PRINTS_JSON = [words for words in COMMAND_LINES if words not in (("record", "convert"), ("gateway",))]
 
 
 def actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:

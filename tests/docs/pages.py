@@ -14,6 +14,9 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 LOAD_TEST_COMMANDS = (["load"], ["replay"], ["record"])
 """Second words of the commands that need a service or a recording."""
 
+SERVING_COMMANDS = (["gateway"],)
+"""Second words of the commands that serve until a signal."""
+
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

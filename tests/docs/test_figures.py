@@ -74,6 +74,18 @@ def test_demo_figures_list_the_overload_phases() -> None:
     assert "a machine.)" in told
 
 
+def test_gateway_figures_stand_beside_the_bare_proxy() -> None:
+    bare = {"requests/s": 90.4, "us/request": 5400.0, "events/s": 6000.0, "us/event": 60.2}
+    ours = {"requests/s": 260.0, "us/request": 1860.0, "events/s": 6300.0, "us/event": 70.0}
+    medians = {f"bare {name}": value for name, value in bare.items()}
+    medians |= {f"gateway {name}": value for name, value in ours.items()}
+    scale = {"rounds": 5, "connections": 32, "streams": 8, "events": 1000, "longest_left_ms": 11.4}
+    lines = figures.gateway_part({**MACHINE, **scale, "medians": medians}).splitlines()
+    assert lines[2] == "| bare proxy of httpx and Starlette | 90 | 5.4 ms | 6000 | 60 µs |"
+    assert lines[3] == "| gateway | 260 | 1.9 ms | 6300 | 70 µs |"
+    assert lines[5].endswith("the upstream sees it within 11 ms.")
+
+
 def figures_of(goodput: float, high: float) -> dict[str, float | None]:
     return {"goodput": goodput, "high": high, "high_p99_s": 0.512, "high_p99_over": 1.64}
 

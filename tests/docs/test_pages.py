@@ -16,7 +16,16 @@ from autoglm_throttle.cli import main
 from autoglm_throttle.gpu.recorded import COLUMNS
 from autoglm_throttle.settings import PREFIX, Settings, settings_table
 from examples.existing_service import app as existing
-from tests.docs.pages import LOAD_TEST_COMMANDS, PAGES, ROOT, Block, Command, blocks, commands
+from tests.docs.pages import (
+    LOAD_TEST_COMMANDS,
+    PAGES,
+    ROOT,
+    SERVING_COMMANDS,
+    Block,
+    Command,
+    blocks,
+    commands,
+)
 
 PROGRAMS = [
     block
@@ -26,7 +35,8 @@ PROGRAMS = [
 CHECKED = [
     command
     for command in commands()
-    if command.words[0] == "autoglm-throttle" and command.words[1:2] not in LOAD_TEST_COMMANDS
+    if command.words[0] == "autoglm-throttle"
+    and command.words[1:2] not in (*LOAD_TEST_COMMANDS, *SERVING_COMMANDS)
 ]
 
 

@@ -20,7 +20,7 @@ GONE = {"type": "http.disconnect"}
 
 
 async def soon(awaitable: Awaitable[object]) -> None:
-    await asyncio.wait_for(awaitable, HANG_S)  # type: ignore[arg-type]
+    await asyncio.wait_for(awaitable, HANG_S)
 
 
 async def available(served: Front) -> int:

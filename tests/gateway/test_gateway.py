@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,8 @@ import httpx
 import pytest
 
 from autoglm_throttle import ConfigError
-from autoglm_throttle.gateway import DOUBT_S, PROBLEMS, Gateway, parse_upstreams
+from autoglm_throttle.gateway import SILENT_AFTER_S, KEEP_ALIVE_S, PROBLEMS, Gateway
+from autoglm_throttle.resilience.httpx import parse_origins
 from tests.asgi.run_app import Answer, http_scope, send_scope
 from tests.gateway.loopback import throttle
 from tests.gateway.scripted import Frozen, Parts, Scripted, gateway
@@ -81,20 +83,45 @@ def test_silent_upstream_is_ranked_last() -> None:
     silent, working = gateway(Scripted(), Scripted()).upstreams
     silent.begin(100.0)
     for _ in range(5):
-        working.begin(100.0 + DOUBT_S)
-    now = 100.0 + DOUBT_S
+        working.begin(100.0 + SILENT_AFTER_S)
+    now = 100.0 + SILENT_AFTER_S
     assert silent.rank(now) < working.rank(now)
     now += 0.1
     assert silent.rank(now) > working.rank(now)
-    silent.heard_s = now
+    silent.last_byte_s = now
     assert silent.rank(now) < working.rank(now)
 
 
 def test_idle_upstream_is_not_silent() -> None:
     idle, working = gateway(Scripted(), Scripted()).upstreams
     working.begin(100.0)
-    working.heard_s = 1000.0
+    working.last_byte_s = 1000.0
     assert idle.rank(1000.0) < working.rank(1000.0)
+
+
+async def test_connection_serves_one_request_at_a_time() -> None:
+    (upstream,) = gateway(Scripted()).upstreams
+    first, second = upstream.begin(0.0), upstream.begin(0.0)
+    assert first is not second
+    upstream.end(first)
+    upstream.end(second)
+    assert [upstream.begin(0.0), upstream.begin(0.0)] == [second, first]  # the newest one is the warmest
+
+
+async def test_idle_connections_are_closed_in_time() -> None:
+    closed: list[Scripted] = []
+
+    class Closing(Scripted):
+        async def aclose(self) -> None:
+            closed.append(self)
+
+    (upstream,) = gateway(Closing()).upstreams
+    now = time.monotonic()
+    upstream.end(upstream.begin(now))
+    await upstream.close_idle(now - KEEP_ALIVE_S)
+    assert closed == []
+    await upstream.close_idle(time.monotonic() + 1.0)
+    assert len(closed) == 1
 
 
 async def test_busy_upstream_is_ranked_last_until_its_time() -> None:
@@ -214,7 +241,10 @@ async def test_shutdown_closes_the_connections() -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message["type"])
 
-    await gateway(*upstreams)({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
+    app = gateway(*upstreams)
+    for _ in upstreams:
+        await get(app)
+    await app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert closed == list(upstreams)
 
@@ -231,7 +261,7 @@ FORM = "must be http://HOST[:PORT] or https://HOST[:PORT], port 1 to 65535, with
 )
 def test_wrong_upstream_is_named_with_the_form(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_upstreams([text])
+        parse_origins("upstream", [text])
     (problem,) = caught.value.problems
     assert problem.message.endswith(FORM)
     assert "secret" not in problem.message
@@ -248,12 +278,12 @@ def test_all_wrong_upstreams_are_reported() -> None:
 
 def test_no_upstream_is_a_problem() -> None:
     with pytest.raises(ConfigError, match="at least one is needed"):
-        parse_upstreams([])
+        parse_origins("upstream", [])
 
 
 @pytest.mark.parametrize(
     "text", ["http://a.test", "https://a.test:8443/", "http://[::1]:8000", "http://10.0.0.7:1"]
 )
 def test_right_upstream_is_accepted(text: str) -> None:
-    (url,) = parse_upstreams([text])
+    (url,) = parse_origins("upstream", [text])
     assert url.host in text
