@@ -275,9 +275,7 @@ class Upstream:
         # One for each request in flight: the time of a pool grows with the square of its idle connections.
         self._idle: deque[tuple[float, AsyncGuardTransport]] = deque()
         self.in_flight: int = 0  # Requests that it has, until the last byte of their responses
-        self.last_byte_s: float = (
-            -math.inf
-        )  # Monotonic time of its newest byte, or since when it has requests
+        self.last_byte_s: float = -math.inf  # Monotonic time of its newest byte, or since when it works
         self.busy_until_s: float = -math.inf  # Monotonic time until which it has asked for no requests
         self._begun_s = -math.inf  # Monotonic time of its newest request
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from autoglm_throttle import ConfigError
-from autoglm_throttle.gateway import SILENT_AFTER_S, KEEP_ALIVE_S, PROBLEMS, Gateway
+from autoglm_throttle.gateway import KEEP_ALIVE_S, PROBLEMS, SILENT_AFTER_S, Gateway
 from autoglm_throttle.resilience.httpx import parse_origins
 from tests.asgi.run_app import Answer, http_scope, send_scope
 from tests.gateway.loopback import throttle
