@@ -2,6 +2,7 @@
 #
 #   make demo     a simulated GPU service under rising load, shown in the terminal, about 70 seconds
 #                 POLICY=adaptive|tiers|concurrency|fixed  SECONDS=45  TRACE=path.csv  SPEED=20
+#                 ENGINE=llm  a simulated LLM server that streams its answers, in place of that GPU
 #   make test     the fast tests on two cores, some minutes; TESTS=tests/gpu runs all tests of a part
 #   make test-all every test on two cores, with branch coverage, within 20 minutes
 #   make check    format, lint, types, the import contract, dependencies, the wheel
@@ -36,7 +37,7 @@ python:
 demo: python
 	$(ENVIRONMENT) demo
 	@"$(BIN)/python" -m examples.demo \
-		$(if $(POLICY),--policy "$$POLICY") $(if $(TRACE),--trace "$$TRACE") \
+		$(if $(ENGINE),--engine "$$ENGINE") $(if $(POLICY),--policy "$$POLICY") $(if $(TRACE),--trace "$$TRACE") \
 		$(if $(SPEED),--speed "$$SPEED") $(if $(SECONDS),--seconds "$$SECONDS")
 
 test: python

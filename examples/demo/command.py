@@ -55,6 +55,12 @@ def parser() -> argparse.ArgumentParser:
         "--policy", choices=[policy.value for policy in Policy], default=Settings().control.policy.value
     )
     made.add_argument(
+        "--engine",
+        choices=["batch", "llm"],
+        default="batch",
+        help="the service: a GPU that works in batches, or an LLM server that streams (default: batch)",
+    )
+    made.add_argument(
         "--trace",
         type=Path,
         metavar="PATH",
@@ -82,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_server()
         check_writable(args.report)
-        load = scenario.phases(args.seconds or scenario.SECONDS)
+        phases = scenario.llm_phases if args.engine == "llm" else scenario.phases
+        load = phases(args.seconds or scenario.SECONDS)
         if args.trace is not None:
             load = scenario.traced(args.trace, args.speed, args.seconds)
         with DemoStore() as store:
@@ -110,11 +117,11 @@ def check_writable(path: Path) -> None:
 def demonstrate(load: Scenario, policy: Policy, store: DemoStore, report: Path) -> int:
     """Run a scenario, print its table and sentences, and write its report page; return the exit status."""
     out = sys.stdout
-    settings = scenario.environment(policy, store.url, load.length_s, load.speed)
+    settings = scenario.environment(policy, store.url, load.length_s, load.speed, llm=load.llm)
     shown = (f"  {name}={value}\n" for name, value in settings.items() if not name.endswith("_SECRET"))
     out.write(f"{load.title}\n{''.join(shown)}  {store.sentence()}\n")
     out.flush()
-    config = {"environment": settings, "speed": load.speed, "length_s": load.length_s}
+    config = {"environment": settings, "speed": load.speed, "length_s": load.length_s, "llm": load.llm}
     with DemoProcess(SERVER, config) as child:
         result, observer = asyncio.run(_drive(load, child, out))
         problems = summary.problems(result, observer, phased=load.speed is None)

@@ -13,9 +13,12 @@ from array import array
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from random import Random
 
 from autoglm_throttle.settings import PREFIX, Settings
-from autoglm_throttle.testing.simulated import BatchSpec, LlmSpec, SimulatedGpuSpec
+from autoglm_throttle.testing import LlmEngineSpec
+from autoglm_throttle.testing.simulated import CHARS_PER_TOKEN, BatchSpec, LlmSpec, SimulatedGpuSpec
+from autoglm_throttle.testing.simulated_llm import draw_lengths
 from autoglm_throttle.traffic.generator.connection_pool import max_connections
 from autoglm_throttle.traffic.plan import (
     Arrivals,
@@ -52,6 +55,19 @@ Else limits of callers and rates would reject requests, high ones too, before th
 
 SLO_S = 1.0
 """Duration of ten batches."""
+
+LLM_SPEC = LlmEngineSpec(num_gpu_blocks=3000).faster(3.0)
+"""An engine with a small cache, so that overload fills it, and fast enough for a minute."""
+
+LLM_CAPACITY_RPS = 24.0
+"""Answers/s of the full engine: prompts as in a production chat service, answers of 40 tokens.
+
+Longer answers would be more events/s at five times the capacity than a laptop can send.
+"""
+
+LLM_TOKENS = 40
+LLM_PROMPTS = 200
+"""Different prompts, sent in turn."""
 
 IDENTITY_HEADER = "x-client"
 PHASES = (
@@ -94,6 +110,8 @@ class Scenario:
     """Speed of a trace; None: the phases."""
     length_s: float
     title: str
+    llm: bool = False
+    """Whether the service is the simulated LLM server."""
 
     @property
     def plan(self) -> LoadPlan:
@@ -113,6 +131,26 @@ def phases(seconds: float) -> Scenario:
     return Scenario(
         RequestSource(make_plan(shape, Arrivals.UNIFORM, PRIORITY_MIX)), None, shape.duration_s, title
     )
+
+
+def llm_phases(seconds: float) -> Scenario:
+    """Build the scenario of all phases for the simulated LLM server, which streams its answers."""
+    levels = [LoadLevel(LLM_CAPACITY_RPS * load, seconds * share, name) for name, load, share in PHASES]
+    shape, rng = LoadShape(levels), Random(1)
+    made = make_plan(shape, Arrivals.POISSON, PRIORITY_MIX)
+    made = replace(made, kinds=array("I", (number % LLM_PROMPTS for number in range(len(made.offsets)))))
+    chat = {"max_tokens": LLM_TOKENS, "ignore_eos": True, "stream": True}
+    prompts = ("x" * CHARS_PER_TOKEN * draw_lengths(rng).prompt for _ in range(LLM_PROMPTS))
+    requests = [
+        PlannedRequest(
+            target="/v1/chat/completions",
+            body=json.dumps(chat | {"messages": [{"role": "user", "content": prompt}]}).encode(),
+        )
+        for prompt in prompts
+    ]
+    loads = ", ".join(f"{load:g}x" for _, load, _ in PHASES)
+    title = f"an LLM engine with a capacity of {LLM_CAPACITY_RPS:g} answers/s, loaded to {loads} of it"
+    return Scenario(RequestSource(made, requests), None, shape.duration_s, title, llm=True)
 
 
 def traced(path: Path, speed: float, seconds: float | None) -> Scenario:
@@ -150,13 +188,18 @@ def scale_of(speed: float | None) -> float:
 
 
 def environment(
-    policy: Policy, redis_url: str | None = None, length_s: float = SECONDS, speed: float | None = None
+    policy: Policy,
+    redis_url: str | None = None,
+    length_s: float = SECONDS,
+    speed: float | None = None,
+    *,
+    llm: bool = False,
 ) -> dict[str, str]:
     """Return the settings of the throttle as environment variables; ``speed`` is that of a trace.
 
     In a demonstration of a minute a breaker stays open for its default time.
     """
-    scale = scale_of(speed)
+    scale = LLM_CAPACITY_RPS / CAPACITY_RPS if llm else scale_of(speed)
     settings = {
         "POLICY": policy.value,
         "SLO_S": f"{SLO_S / scale:g}",
@@ -168,7 +211,7 @@ def environment(
         "SAMPLE_INTERVAL_S": "0.5",
         "BREAKER_OPEN_S": f"{OPEN_SHARE * length_s:.3g}",
     }
-    if speed is not None:
+    if scale != 1.0:
         rates_rps = Settings().rates.rates_rps
         settings |= {f"RATE_{one.name}_RPS": f"{rates_rps[one] * scale:g}" for one in Priority}
     if redis_url is not None:

@@ -128,7 +128,7 @@ def draw(frame: ScreenFrame, *, color: bool) -> list[str]:
     lines = [
         f"{frame.elapsed_s:5.1f} of {frame.length_s:.0f} s   phase {frame.phase:<9}"
         f" offered {frame.offered_rps:6.0f}/s   open {frame.open:5}",
-        f"GPU     [{bar(state['utilization_pct'] or 0.0, tiers, color=color)}] {gpu}",
+        f"{state['measure']:<8}[{bar(state['utilization_pct'] or 0.0, tiers, color=color)}] {gpu}",
         f"{power:8}" + scale(tiers),
         "table   "
         + ", ".join(f"above {edge:g} % x {factor:g}" for edge, factor in tiers)
@@ -159,7 +159,8 @@ def plain(frame: ScreenFrame) -> str:
         for priority, one in frame.recent.items()
     )
     return (
-        f"{frame.elapsed_s:5.1f} s  {frame.phase:<8}  GPU {gpu:>5}  factor {state['factor']:4.2f}"
+        f"{frame.elapsed_s:5.1f} s  {frame.phase:<8}  {state['measure']} {gpu:>5}"
+        f"  factor {state['factor']:4.2f}"
         f"  table {state['table_factor']:g}, {outcome_of(state)}  limit {_concurrency(state['concurrency'])}"
         f"  guard {_guard(state['downstream'])}  admitted/limited/shed per s: {classes}"
     )

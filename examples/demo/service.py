@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.testing import SimulatedLlm
 from autoglm_throttle.testing.simulated import SimulatedGpu, SimulatedResponse, service
 from autoglm_throttle.throttle import Throttle
-from autoglm_throttle.types import Criticality, FallbackKind, Priority
+from autoglm_throttle.types import Criticality, FallbackKind, GpuSample, Priority
 from examples.demo.process import read_config, serve
-from examples.demo.scenario import CONNECTIONS, OUTAGE, STATE_PATH, gpu_spec
+from examples.demo.scenario import CONNECTIONS, LLM_SPEC, OUTAGE, STATE_PATH, gpu_spec
 
 NAME: Final = "related"
 ITEMS: Final = 50
@@ -89,10 +90,10 @@ class Downstream:
 class DemoService:
     """The simulated service, which calls a downstream first; serves the throttle's state on its own path."""
 
-    def __init__(self, sim: SimulatedGpu, throttle: Throttle, downstream: Downstream) -> None:
+    def __init__(self, inner: ASGIApp, throttle: Throttle, downstream: Downstream) -> None:
         self._throttle = throttle
         self._downstream = downstream
-        self._inner = service(sim)
+        self._inner = inner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -118,7 +119,8 @@ def state_of(throttle: Throttle) -> dict[str, object]:
         "table_factor": control.table_factor,
         "armed": control.armed,
         "telemetry": control.telemetry.value,
-        "utilization_pct": device.utilization_pct if device else None,
+        "measure": "KV cache" if device and device.kind == "engine" else "GPU",
+        "utilization_pct": _load_pct(device) if device else None,
         "power_w": device.power_w if device else None,
         "tiers": throttle.settings.control.tiers,
         "rate_rps": {priority.label: snapshot.rate_limit_rps[priority] for priority in Priority},
@@ -141,18 +143,28 @@ def state_of(throttle: Throttle) -> dict[str, object]:
     }
 
 
-def build(settings: Mapping[str, str], speed: float | None, length_s: float) -> ThrottleMiddleware:
+def _load_pct(device: GpuSample) -> float | None:
+    """Return the utilization of a GPU, or the fill of an engine's cache."""
+    filled = device.kv_used_ratio
+    return device.utilization_pct if filled is None else 100.0 * filled
+
+
+def build(
+    settings: Mapping[str, str], speed: float | None, length_s: float, *, llm: bool = False
+) -> ThrottleMiddleware:
     """Build the whole application; ``speed`` is that of a trace, None for the phases."""
-    sim = SimulatedGpu(gpu_spec(speed))
+    sim: SimulatedLlm | SimulatedGpu = SimulatedLlm(LLM_SPEC) if llm else SimulatedGpu(gpu_spec(speed))
     throttle = Throttle(Settings.from_env(settings), gpu=sim)
     downstream = Downstream(throttle, length_s, time.monotonic)
-    return ThrottleMiddleware(DemoService(sim, throttle, downstream), throttle=throttle)
+    inner = sim if isinstance(sim, SimulatedLlm) else service(sim)
+    return ThrottleMiddleware(DemoService(inner, throttle, downstream), throttle=throttle)
 
 
 def main() -> None:
     """Serve with the configuration from the first line of the standard input."""
     config = read_config()
-    serve(build(config["environment"], config["speed"], config["length_s"]), connections=CONNECTIONS)
+    app = build(config["environment"], config["speed"], config["length_s"], llm=config.get("llm", False))
+    serve(app, connections=CONNECTIONS)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ REASON_MEANINGS = (
 class DemoObserver:
     """Extremes and newest values of the throttle's state during the run."""
 
+    measure: str = "GPU"
+    """Name of the load that was measured."""
     peak_pct: float = 0.0
     lowest_factor: float = 1.0
     reductions: int = 0
@@ -41,6 +43,7 @@ class DemoObserver:
 
     def observe(self, state: dict[str, Any]) -> None:
         """Record one state of the throttle."""
+        self.measure = state["measure"]
         self.peak_pct = max(self.peak_pct, state["utilization_pct"] or 0.0)
         factor = float(state["factor"])
         self.reductions += factor < 0.9 * self._factor
@@ -79,7 +82,8 @@ def sentence(result: Result, observer: DemoObserver) -> str:
     queue = f", and queued up to {observer.longest_queue} requests" if observer.longest_queue else ""
     p95 = screen.seconds(total.response.percentile(0.95))
     return (
-        f"GPU utilization rose to {observer.peak_pct:.0f} %{tiers} and the throttle {reductions}{queue}:"
+        f"{observer.measure} utilization rose to {observer.peak_pct:.0f} %{tiers}"
+        f" and the throttle {reductions}{queue}:"
         f" of {total.sent} requests {total.admitted} were served, {rejected} were rejected,"
         f" {total.failed} failed;"
         f" {_share(high)} of the high and {_share(low)} of the low priority were admitted,"

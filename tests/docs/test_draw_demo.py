@@ -23,6 +23,7 @@ def frame(phase: str, factor: float, limited: int, shed: int) -> list[str]:
         state={
             "policy": "adaptive",
             "armed": True,
+            "measure": "GPU",
             "utilization_pct": 91.0,
             "power_w": 400.0,
             "tiers": ((85.0, 0.7), (90.0, 0.4), (95.0, 0.0)),

@@ -82,6 +82,17 @@ def test_overload_is_rejected_with_reasons_and_counted(
     assert out.splitlines()[-1].startswith("GPU utilization rose to ")
 
 
+@pytest.mark.slow
+def test_llm_engine_streams_and_rejects_under_overload(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seconds", "10", "--engine", "llm"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("an LLM engine with a capacity of ")
+    overloaded = [line for line in out.splitlines() if line.startswith("5x ") and " low " in line]
+    assert "queue:slow" in overloaded[0]
+    assert out.splitlines()[-1].startswith("KV cache utilization rose to ")
+    assert ", 0 failed;" in out
+
+
 def test_policy_option_defaults_to_the_settings() -> None:
     assert parsed().policy == Settings().control.policy.value
     assert parsed("--policy", "fixed").policy == "fixed"

@@ -18,6 +18,7 @@ from tests.traffic.test_trace import synthetic, written
 
 STATE = {
     "factor": 0.4,
+    "measure": "GPU",
     "utilization_pct": 97.0,
     "power_w": 512.0,
     "concurrency": {"in_flight": 32, "waiting": {"high": 0, "mid": 3, "low": 9}},

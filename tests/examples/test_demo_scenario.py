@@ -10,7 +10,14 @@ import pytest
 from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import ManualClock
-from autoglm_throttle.testing.simulated import BatchSpec, Item, LlmSpec, SimulatedGpu, service
+from autoglm_throttle.testing.simulated import (
+    CHARS_PER_TOKEN,
+    BatchSpec,
+    Item,
+    LlmSpec,
+    SimulatedGpu,
+    service,
+)
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.traffic.errors import TrafficError
 from autoglm_throttle.traffic.inproc import run_inprocess
@@ -125,6 +132,17 @@ def test_faster_trace_is_rejected_by_its_load_low_first(tmp_path: Path) -> None:
     found = rejected(scene, Settings.from_env(environ))
     assert {reason for _, reason in found} == {"queue"}
     assert {priority for priority, _ in found} == {Priority.LOW}
+
+
+def test_llm_scenario_offers_each_phase_and_fits_the_engine() -> None:
+    load = scenario.llm_phases(60.0)
+    assert load.llm
+    assert list(load.plan.names) == [name for name, _, _ in scenario.PHASES]
+    bodies = [request.body for request in load.load.requests]
+    assert max(map(len, bodies)) < CHARS_PER_TOKEN * scenario.LLM_SPEC.max_model_len
+    assert set(load.plan.kinds) == set(range(len(bodies)))
+    settings = scenario.environment(Policy.ADAPTIVE, llm=True)
+    assert float(settings["AUTOGLM_THROTTLE_SLO_S"]) == pytest.approx(170.0 / 24.0, abs=0.01)
 
 
 def test_limits_scale_with_the_speed_of_a_trace() -> None:

@@ -36,6 +36,7 @@ def picture(
         state={
             "policy": "adaptive",
             "armed": False,
+            "measure": "GPU",
             "utilization_pct": utilization_pct,
             "power_w": None if utilization_pct is None else 420.0,
             "tiers": TIERS,
@@ -318,6 +319,7 @@ def looked(
 ) -> dict[str, object]:
     gate = None if waiting is None else {"waiting": {"high": 0, "mid": 1, "low": waiting - 1}}
     return {
+        "measure": "GPU",
         "utilization_pct": pct,
         "factor": factor,
         "table_factor": table,
