@@ -108,7 +108,7 @@ def slowapi(limit: int = LIMIT, storage: str = "memory://") -> App:
         return PlainTextResponse("ok")
 
     app = Starlette()
-    app.add_route("/v1/predict", endpoint)
+    app.add_route("/predict", endpoint)
     app.state.limiter = Limiter(
         key_func=get_remote_address,
         default_limits=[f"{limit}/minute"],
@@ -129,7 +129,7 @@ def starlette_alone() -> App:
         return PlainTextResponse("ok")
 
     app = Starlette()
-    app.add_route("/v1/predict", endpoint)
+    app.add_route("/predict", endpoint)
     return app
 
 
@@ -141,8 +141,8 @@ def scopes(start: int = 0) -> list[dict[str, Any]]:
             "http_version": "1.1",
             "method": "GET",
             "scheme": "http",
-            "path": "/v1/predict",
-            "raw_path": b"/v1/predict",
+            "path": "/predict",
+            "raw_path": b"/predict",
             "root_path": "",
             "query_string": b"",
             "headers": list(HEADERS),

@@ -24,7 +24,7 @@ from examples.demo.process import DemoProcess
 
 SERVER = "benchmarks.sampled"
 CARDS = 8
-REQUEST = b"GET /v1/predict HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\nuser-agent: benchmark\r\n\r\n"
+REQUEST = b"GET /predict HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\nuser-agent: benchmark\r\n\r\n"
 ANSWER_S = 5.0
 START_S = 10.0
 HANG_US = 3_600_000_000

@@ -57,7 +57,7 @@ def fastapi_app() -> FastAPI:
     """Build the app with FastAPI and a response model."""
     app = FastAPI()
 
-    @app.get("/v1/predict")
+    @app.get("/predict")
     async def predict() -> Label:
         return Label(label="cat", score=0.98)
 

@@ -26,7 +26,7 @@ async def test_row_answers_as_it_says(name: str) -> None:
             {**more, **scope, "client": ("10.0.0.1", 1), "headers": [(b"x-api-key", b"1")]}, receive, send
         )
 
-    answers = [await ask(whole, "GET", "/v1/predict") for _ in range(3)]
+    answers = [await ask(whole, "GET", "/predict") for _ in range(3)]
     last = 429 if name.partition("_")[2] in REFUSED else 200
     assert [answer.status for answer in answers] == [200, last, last]
     has_fields = name.partition("_")[2] not in {"bare", "ratelimit", "limits", "ratelimitrefused"}
