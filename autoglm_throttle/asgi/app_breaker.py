@@ -151,7 +151,7 @@ class AppBreaker:
         if permit is None or scope["type"] not in {"http", "websocket"}:  # no request, or exempt
             await self.app(scope, receive, send)
             return
-        fallbacks, guard_state = self.fallbacks, self.guard_state
+        fallbacks, guard_state, root_path = self.fallbacks, self.guard_state, scope.get("root_path")
         guard_permit = self._closed_permit() or await guard_state.allow_async()
         if isinstance(guard_permit, GuardRejection):
             await self._reject(guard_permit, scope, receive, send)
@@ -163,7 +163,8 @@ class AppBreaker:
         try:
             await self.app(scope, observer.receive, observer.send if responder is None else responder.send)
         except Exception as error:
-            if not await self._handle_error(error, observer, responder, scope):
+            # A mount inside the app has changed the root path, by which the rejection's path is read.
+            if not await self._handle_error(error, observer, responder, {**scope, "root_path": root_path}):
                 raise
         except BaseException as error:
             observer.on_exception(error)

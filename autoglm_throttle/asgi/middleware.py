@@ -11,6 +11,7 @@ import anyio
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi import marks
+from autoglm_throttle.asgi.app_fields import AppFields
 from autoglm_throttle.asgi.callers import Identify, RequestClassifier
 from autoglm_throttle.asgi.dialects import DIALECTS
 from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete
@@ -92,7 +93,10 @@ class ThrottleMiddleware:
         self._classifier = RequestClassifier(
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
-        self._builders = {dialect: ResponseBuilder(settings.responses, dialect) for dialect in DIALECTS}
+        self._app_fields = fields = AppFields()
+        self._builders = {
+            dialect: ResponseBuilder(settings.responses, dialect, app_fields=fields) for dialect in DIALECTS
+        }
         self.slot_watch: SlotWatch = SlotWatch(throttle)
         self._marks = marks.Marks(self.app, self._routes)
         self._gives_advice = settings.quota.quotas
@@ -168,6 +172,8 @@ class ThrottleMiddleware:
             self._store_verdict(scope, permit)
         if transfer and transfer == WEBSOCKET:
             receive, send = WatchedStream(self.slot_watch, permit, may_be_idle=False).wrap(receive, send)
+        if self._app_fields.is_learning:
+            send = self._app_fields.observe(scope, send)
         tracker = ResponseTracker()
         tracker.forward, tracker.permit = send, permit
         tracker.response_builder, tracker.watch = self._builders[policy.dialect], self.slot_watch
@@ -295,6 +301,8 @@ class ThrottleMiddleware:
             self.throttle.admission.record_exempt()
             self._store_verdict(scope, None)
             root_path = scope.get("root_path")
+            if scope.get("method") == "OPTIONS":  # maybe a preflight, of a request that may be rejected
+                send = self._app_fields.observe(scope, send)
             try:
                 await self.app(scope, receive, send)
             finally:

@@ -14,6 +14,7 @@ from math import ceil, inf, isfinite
 from typing import Any
 
 from autoglm_throttle.admission.counters import REPLACEABLE
+from autoglm_throttle.asgi.app_fields import AppFields
 from autoglm_throttle.asgi.dialects import (
     BODIES,
     LIMIT_NAMES,
@@ -91,8 +92,10 @@ class ResponseBuilder:
         settings: ResponseSettings,
         dialect: str = PROBLEM,
         *,
+        app_fields: AppFields | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
+        self._app_fields = app_fields  # None: the app adds its own
         style = header_style(settings.headers, dialect)
         self._sends_limit_fields = style in {HeaderStyle.IETF, HeaderStyle.LEGACY}
         self._sends_legacy_fields = style is HeaderStyle.LEGACY
@@ -235,6 +238,8 @@ class ResponseBuilder:
             return
         if scope.get("method") == "HEAD":
             body = b""
+        if self._app_fields is not None:
+            self._app_fields.add_to(fields, scope)
         await send({"type": "http.response.start", "status": status, "headers": fields})
         await send({"type": "http.response.body", "body": body})
 
