@@ -56,7 +56,10 @@ class DurationHistogram:
 class PriorityCounters:
     """The counters of one priority."""
 
-    __slots__ = ("admitted", "degraded", "durations", "others", "queue_time", "rejected", "would_reject")
+    __slots__ = (
+        *("admitted", "degraded", "durations", "first_token", "inter_token", "others", "queue_time"),
+        *("rejected", "would_reject"),
+    )
 
     def __init__(self) -> None:
         self.admitted: int = 0
@@ -68,6 +71,9 @@ class PriorityCounters:
         self.others: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.durations: DurationHistogram = DurationHistogram()  # Of all but neutral ones
         self.queue_time: DurationHistogram = DurationHistogram()
+        # Of event streams, recorded without the lock: of two threads at once one event may be lost.
+        self.first_token: DurationHistogram = DurationHistogram()
+        self.inter_token: DurationHistogram = DurationHistogram()
 
     @property
     def outcomes(self) -> dict[Outcome, int]:

@@ -73,6 +73,14 @@ class Permit:
         """Record a streamed chunk of the response: progress distinguishes a slow service from a hung one."""
         self._settlement.counters.chunks += 1
 
+    def record_event(self, last_s: float | None, now: float) -> None:
+        """Record an event with data of a stream; ``last_s`` is the time of the one before, if any."""
+        row = self._settlement.rows[self.demand.priority]
+        if last_s is None:
+            row.first_token.record(now - self.arrived_s)
+        else:
+            row.inter_token.record(now - last_s)
+
     @property
     def decision(self) -> Decision:
         """The decision on the request."""

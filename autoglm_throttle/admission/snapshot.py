@@ -59,6 +59,10 @@ class Snapshot:
     """The concurrency limit and the queue; None where requests in flight are not limited."""
     queue_time: Mapping[Priority, DurationHistogram]
     """Queue time of all queued requests, admitted or not."""
+    first_token: Mapping[Priority, DurationHistogram]
+    """Times from arrival to the first event with data of an event stream; queue time is included."""
+    inter_token: Mapping[Priority, DurationHistogram]
+    """Times between two events with data of an event stream."""
     pressure: Mapping[str, float]
     """Term -> load over its target, 1 at the target; only terms that are known."""
     would_reject: Mapping[tuple[Priority, Reason], int]
@@ -122,6 +126,8 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         durations={p: row.durations.copy() for p, row, _ in by_class},
         concurrency=limiter.view(now) if limiter.limit < math.inf else None,
         queue_time={p: row.queue_time.copy() for p, row, _ in by_class},
+        first_token={p: row.first_token.copy() for p, row, _ in by_class},
+        inter_token={p: row.inter_token.copy() for p, row, _ in by_class},
         pressure=control.pressure(now),
         would_reject={(p, reason): n for p, row, _ in by_class for reason, n in row.would_reject.items()},
         dry_run=settings.control.dry_run,

@@ -30,22 +30,29 @@ class WatchedStream(WatchedSlot):
     If it may be idle, it gives its slot back between two parts.
     """
 
-    __slots__ = ("_expects_idle", "_first_s", "_is_known", "_last_s", "may_be_idle")
+    __slots__ = ("_event_s", "_expects_idle", "_first_s", "_is_known", "_last_s", "may_be_idle")
 
     def __init__(self, watch: SlotWatch, permit: Permit, *, may_be_idle: bool) -> None:
         super().__init__(watch, permit)
         self.may_be_idle: bool = may_be_idle
         self._expects_idle = may_be_idle and watch.expects_idle(permit.work_class.name)
         self._is_known = False  # Whether its class has learned from it
+        self._event_s: float | None = None  # When the last event with data was sent
         self._first_s: float | None = None
         self._last_s = -math.inf  # When the first and the last part were sent
         if may_be_idle:  # a long prefill has sent nothing yet
             self.wait(watch.clock() + watch.head_s(permit))
 
-    def send(self, sending: Awaitable[None], size: int) -> Awaitable[None] | None:
-        """Send a part of ``size`` bytes, and begin to wait for the next one; None: that has been done."""
-        now = self._watch.clock() if self.may_be_idle else 0.0
-        self.transferred_bytes += size
+    def send(self, sending: Awaitable[None], part: bytes) -> Awaitable[None] | None:
+        """Send a part, and begin to wait for the next one; None: that has been done."""
+        self.transferred_bytes += len(part)
+        now = 0.0
+        if self.may_be_idle:
+            now = self._watch.clock()
+            # Not a keep-alive comment. A field name that is cut in two is found in the next event.
+            if self.permit is not None and (part[:5] == b"data:" or b"\ndata:" in bytes(part)):
+                self.permit.record_event(self._event_s, now)
+                self._event_s = now
         call = begin(sending)
         if self._first_s is not None:
             idle_s = self._watch.idle_s
@@ -189,11 +196,11 @@ class ResponseTracker:
 
     async def _send_part(self, message: Message) -> None:
         """Send a part of a stream. A server may raise OSError after a disconnect (ASGI 2.4)."""
-        size = len(message.get("body") or b"")
+        part = message.get("body")
         try:
-            if size:
+            if part:
                 stream = self._stream or self._new_stream(may_be_idle=self.is_stream)
-                rest = stream.send(self.forward(message), size)
+                rest = stream.send(self.forward(message), part)
                 if rest is not None:
                     await rest
             else:  # it is no progress

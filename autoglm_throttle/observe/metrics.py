@@ -38,8 +38,9 @@ from autoglm_throttle.types import BreakerState, DegradationLevel, Priority, Tel
 from autoglm_throttle.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from autoglm_throttle.admission.counters import DurationHistogram
     from autoglm_throttle.control.quota import QuotaView
     from autoglm_throttle.types import ControlState
 
@@ -63,6 +64,12 @@ def _requests(inputs: MetricsInput) -> Rows:
 
 def _durations(inputs: MetricsInput) -> Histograms:
     return [((priority.label, "admitted"), row) for priority, row in inputs.snapshot.durations.items()]
+
+
+def _of_streams(name: str, inputs: MetricsInput) -> Histograms:
+    """Return a histogram by priority, without those of which no event stream was sent."""
+    rows: Mapping[Priority, DurationHistogram] = getattr(inputs.snapshot, name)
+    return [((priority.label,), row) for priority, row in rows.items() if any(row.counts)]
 
 
 def _queued(inputs: MetricsInput) -> Rows:
@@ -168,6 +175,18 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         "queue_time_seconds",
         "Time in the queue of requests that had to wait, whether or not they were admitted.",
         by_key("queue_time"),
+        "priority",
+    ),
+    histogram(
+        "time_to_first_token_seconds",
+        "Time from arrival to the first event with data of an event stream, waiting included.",
+        partial(_of_streams, "first_token"),
+        "priority",
+    ),
+    histogram(
+        "inter_token_latency_seconds",
+        "Time between two events with data of an event stream. An event may carry several tokens.",
+        partial(_of_streams, "inter_token"),
         "priority",
     ),
     counter(

@@ -196,7 +196,7 @@ def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
     throttle = Loaded(made.settings, made.clock, made.gpu)
     throttle.shown = {
         "concurrency": LIMITER,
-        "queue_time": dict.fromkeys(Priority, WAITED),
+        **dict.fromkeys(("queue_time", "first_token", "inter_token"), dict.fromkeys(Priority, WAITED)),
         "pressure": {"demand": 2.0, "memory": 0.5},
         "would_reject": {(Priority.LOW, Reason.QUEUE): 7},
     } | shown

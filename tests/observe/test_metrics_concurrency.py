@@ -7,9 +7,10 @@ import math
 
 import pytest
 
+from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.observe.metric import PREFIX
-from autoglm_throttle.types import TelemetryState
-from tests.observe.scraping import LIMITER, loaded, scraped, states, value
+from autoglm_throttle.types import Priority, TelemetryState
+from tests.observe.scraping import LIMITER, WAITED, loaded, scraped, states, value
 
 
 def test_queue_is_exported_by_priority() -> None:
@@ -20,6 +21,15 @@ def test_queue_is_exported_by_priority() -> None:
     assert [counts[edge] for edge in ("0.005", "0.01", "0.025", "60.0", "+Inf")] == [4, 4, 6, 6, 7]
     assert value(throttle, "queue_time_seconds_sum", priority="low") == 77.5
     assert value(throttle, "queue_time_seconds_count", priority="low") == 7
+
+
+def test_token_times_are_exported_where_a_stream_was_sent() -> None:
+    first = {Priority.HIGH: WAITED, Priority.LOW: DurationHistogram()}
+    throttle = loaded(first_token=first, inter_token={})
+    assert value(throttle, "time_to_first_token_seconds_count", priority="high") == 7
+    samples = scraped(throttle)[PREFIX + "time_to_first_token_seconds"].samples
+    assert {sample.labels["priority"] for sample in samples} == {"high"}
+    assert scraped(throttle)[PREFIX + "inter_token_latency_seconds"].samples == []
 
 
 def test_limiter_measurements_are_exported() -> None:
