@@ -214,13 +214,13 @@ async def test_feed_that_is_paused_takes_no_slot_for_a_part_that_is_taken_at_onc
         paused.append(permit.is_paused)
 
     for _ in range(3):
-        assert feed.send(send(), 10) is None
+        assert feed.send(send(), bytes(10)) is None
         assert permit.is_paused
         throttle.clock.advance(5.0)
     assert paused == [False, True, True]
     throttle.clock.advance(5.0)
     for _ in range(2):
-        assert feed.send(send(), 10) is None
+        assert feed.send(send(), bytes(10)) is None
     assert not permit.is_paused, "its parts come one after another"
 
 
