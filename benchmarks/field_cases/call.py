@@ -22,6 +22,7 @@ class Kind:
         slo_s: objective of the callers.
         declares_slo: whether the objective is that of a route in the settings.
         mix: shares of the priorities high, mid and low.
+        first_slo_s: objective of the first token of a streamed answer; None: there is none.
         draw_work: draws the cost, or what the plant reads instead; None: cost 1.
     """
 
@@ -29,6 +30,7 @@ class Kind:
     slo_s: float = 2.0
     declares_slo: bool = False
     mix: tuple[float, float, float] = MIX
+    first_slo_s: float | None = None
     draw_work: Callable[[random.Random], Any] | None = None
 
 
@@ -47,7 +49,10 @@ class Caller(Protocol):
 class Call(Request):
     """A request with its kind, its user and its worker."""
 
-    __slots__ = ("caller", "group", "holds_s", "kind", "retry_after_s", "slo_s", "user", "work", "worker")
+    __slots__ = (
+        *("caller", "first_s", "group", "holds_s", "kind", "retry_after_s"),
+        *("slo_s", "user", "work", "worker"),
+    )
 
     def __init__(self, number: int, sent_s: float, priority: int, kind: Kind, cost: float = 1.0) -> None:
         super().__init__(number, sent_s, priority, cost)
@@ -59,6 +64,8 @@ class Call(Request):
         self.worker = 0
         self.work: Any = None
         """Work in the terms of a plant: token counts of an LLM."""
+        self.first_s: float | None = None
+        """Time of the first token of a streamed answer."""
         self.caller: Caller | None = None
         self.holds_s: float | None = None
         """Seconds after which an answer that never ends is idle; None: an ordinary request."""

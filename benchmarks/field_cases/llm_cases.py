@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from autoglm_throttle.testing.simulated_llm import draw_lengths
 from benchmarks.field_cases.call import Kind
 from benchmarks.field_cases.case import Bar, Case, Figures, Found, Job, ratio
 from benchmarks.field_cases.limiters import maker
-from benchmarks.field_cases.llm_plant import LlmEnginePlant, draw_lengths, traced_lengths
+from benchmarks.field_cases.llm_plant import LlmEnginePlant, traced_lengths
 from benchmarks.field_cases.tally import Tally, total
 from benchmarks.field_cases.world import Rates, Stream, World
 

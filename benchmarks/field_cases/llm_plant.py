@@ -4,192 +4,98 @@ from __future__ import annotations
 
 import csv
 import functools
-import heapq
 import random
-from collections import deque
 from pathlib import Path
-from typing import NamedTuple
 
+from autoglm_throttle.testing.simulated_llm import LlmEngine, LlmEngineSpec, TokenLengths
 from benchmarks.field_cases.call import Call
 from benchmarks.loop.plant import DeviceReading, Listener
 from benchmarks.loop.request import Request
 from benchmarks.loop.scheduler import EventScheduler
 
-STEP_S, PER_DECODING_S, PER_PREFILL_TOKEN_S = 0.015, 0.0001, 0.00005
-CACHE_TOKENS = 50_000
-SEQUENCES_MAX = 256
-CHUNK_TOKENS = 2048
-"""Tokens that a step computes: one for each decoding sequence, the others for prompts."""
-
-PROMPT = (6.63, 0.93, 8192)
-OUTPUT = (5.02, 0.83, 1000)
-"""Mean and deviation of the logarithm, and the longest: lognormal distributions fitted to the 19,366 requests
-of AzureLLMInferenceTrace_conv.csv (Azure/AzurePublicDataset, CC-BY 4.0), whose means are 1155 and 211 tokens.
-"""
-
-
-class Lengths(NamedTuple):
-    """Tokens of a request."""
-
-    prompt: int
-    output: int
-
-
-def draw_lengths(rng: random.Random) -> Lengths:
-    """Draw the lengths of a request."""
-    return Lengths(_lognormal(rng, *PROMPT), _lognormal(rng, *OUTPUT))
-
-
-def _lognormal(rng: random.Random, mu: float, sigma: float, longest: int) -> int:
-    return min(longest, max(1, round(rng.lognormvariate(mu, sigma))))
+SMALL_CACHE = LlmEngineSpec(
+    step_s=0.015,
+    sequence_s=0.0001,
+    prompt_token_s=0.00005,
+    block_size=1,
+    num_gpu_blocks=50_000,
+    max_model_len=10_000,
+)
 
 
 @functools.cache
-def read_trace(path: str) -> tuple[Lengths, ...]:
+def read_trace(path: str) -> tuple[TokenLengths, ...]:
     """Read the lengths of an Azure trace."""
     with Path(path).open(newline="") as file:
         rows = csv.DictReader(file)
         return tuple(
-            Lengths(max(1, int(row["ContextTokens"])), max(1, int(row["GeneratedTokens"]))) for row in rows
+            TokenLengths(max(1, int(row["ContextTokens"])), max(1, int(row["GeneratedTokens"])))
+            for row in rows
         )
 
 
-def traced_lengths(path: str, rng: random.Random) -> Lengths:
+def traced_lengths(path: str, rng: random.Random) -> TokenLengths:
     """Choose a request of a trace."""
     return rng.choice(read_trace(path))
 
 
-class _Sequence:
-    __slots__ = ("cached", "call", "joined", "output_left", "prompt_left")
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        lengths: Lengths = call.work
-        self.prompt_left = lengths.prompt
-        """Tokens to compute before the next one is generated."""
-        self.output_left = lengths.output
-        self.cached = 0
-        """Tokens of the prompt, or of the context after a preemption, for which the cache is reserved."""
-        self.joined = 0
-        """Step at which it began to decode."""
-
-
 class LlmEnginePlant:
-    """Continuous batching with chunked prefill; the last sequence is preempted when the cache is full.
+    """The simulated LLM engine of the package, driven by the calls of a case.
 
     Args:
         scheduler: time.
         listener: told about the ends.
+        spec: costs and limits of the engine.
     """
 
-    def __init__(self, scheduler: EventScheduler, listener: Listener) -> None:
+    def __init__(
+        self, scheduler: EventScheduler, listener: Listener, spec: LlmEngineSpec = SMALL_CACHE
+    ) -> None:
         self.inside = 0
         self.kills = 0
-        self.preempted = 0
+        self.engine = LlmEngine(spec)
         self._scheduler = scheduler
         self._listener = listener
-        self._speed = 1.0
-        self._step = 0
-        self._runs = False
-        self._waiting: deque[_Sequence] = deque()
-        self._prefilling: deque[_Sequence] = deque()
-        self._decoding: list[tuple[int, int, _Sequence]] = []
-        """Heap of the last step, a serial number, and the sequence."""
+        self._calls: dict[int, Call] = {}
         self._serial = 0
-        self._cached = 0
-        """Tokens in the cache."""
+        self._is_ending = False
+        """True while the requests of the last step end: one admitted meanwhile joins the next step."""
 
     def admit(self, request: Request, replica: int | None = None) -> None:  # noqa: ARG002
         """Enqueue a request; it joins between two steps."""
         assert isinstance(request, Call)
+        self._serial += 1
         self.inside += 1
-        self._waiting.append(_Sequence(request))
-        if not self._runs:
+        self._calls[self._serial] = request
+        self.engine.submit(self._serial, request.work)
+        if self.engine.ends_s is None and not self._is_ending:
             self._begin()
 
     def speed(self, change: tuple[int, float]) -> None:
         """Change the speed of the steps that begin from now on."""
-        self._speed = change[1]
+        self.engine.speed = change[1]
 
     def readings(self) -> list[DeviceReading]:
         """Return nothing: no case reads it."""
         return []
 
     def _begin(self) -> None:
-        """Begin a step, if there is work."""
-        while self._decoding and self._cached + len(self._decoding) > CACHE_TOKENS:
-            self._preempt()
-        self._join()
-        decoding = len(self._decoding)
-        if not decoding and not self._prefilling:
-            self._runs = False
-            return
-        computed = self._prefill(CHUNK_TOKENS - decoding)
-        self._runs = True
-        lasts_s = STEP_S + PER_DECODING_S * decoding + PER_PREFILL_TOKEN_S * computed
-        self._cached += decoding
-        self._scheduler.at(self._scheduler.now + lasts_s / self._speed, self._end)
-
-    def _join(self) -> None:
-        """Reserve the cache for the prompts of waiting requests, in their order."""
-        while self._waiting and len(self._decoding) + len(self._prefilling) < SEQUENCES_MAX:
-            sequence = self._waiting[0]
-            if self._cached + sequence.prompt_left + len(self._decoding) > CACHE_TOKENS:
-                return
-            self._waiting.popleft()
-            sequence.cached = sequence.prompt_left
-            self._cached += sequence.cached
-            self._prefilling.append(sequence)
-
-    def _prefill(self, budget: int) -> int:
-        """Compute prompts, in their order, and return the number of tokens."""
-        left = budget
-        for sequence in self._prefilling:
-            part = min(left, sequence.prompt_left)
-            sequence.prompt_left -= part
-            left -= part
-            if not left:
-                break
-        return budget - left
-
-    def _preempt(self) -> None:
-        """Put the sequence that began last back to the head of the queue, to compute its context anew."""
-        if self._prefilling:
-            sequence = self._prefilling.pop()
-            sequence.prompt_left = sequence.cached
-        else:
-            index = max(range(len(self._decoding)), key=lambda at: self._decoding[at][1])
-            last_step, _, sequence = self._decoding.pop(index)
-            heapq.heapify(self._decoding)
-            generated = self._step - sequence.joined
-            sequence.cached += generated
-            sequence.prompt_left = sequence.cached
-            sequence.output_left = last_step - self._step
-        self.preempted += 1
-        self._cached -= sequence.cached
-        sequence.cached = 0
-        self._waiting.appendleft(sequence)
+        ends_s = self.engine.begin(self._scheduler.now)
+        if ends_s is not None:
+            self._scheduler.at(ends_s, self._end)
 
     def _end(self, _event: object) -> None:
-        """End a step: each decoding sequence has a token more, each computed prompt its first one."""
-        self._step += 1
-        ended: list[Call] = []
-        while self._decoding and self._decoding[0][0] <= self._step:
-            _, _, sequence = heapq.heappop(self._decoding)
-            self._cached -= sequence.cached + self._step - sequence.joined
-            ended.append(sequence.call)
-        while self._prefilling and not self._prefilling[0].prompt_left:
-            sequence = self._prefilling.popleft()
-            if sequence.output_left <= 1:
-                self._cached -= sequence.cached
-                ended.append(sequence.call)
-                continue
-            self._serial += 1
-            sequence.joined = self._step
-            heapq.heappush(self._decoding, (self._step + sequence.output_left - 1, self._serial, sequence))
-        self.inside -= len(ended)
-        for call in ended:
+        calls = []
+        for event in self.engine.finish():
+            if event.kind == "finished":
+                calls.append(self._calls.pop(event.id))
+            else:
+                self._calls[event.id].first_s = self._scheduler.now
+        self._is_ending = True
+        self.inside -= len(calls)
+        for call in calls:
             self._listener.ended(call, ok=True)
-        if ended:
+        if calls:
             self._listener.settled(0)
+        self._is_ending = False
         self._begin()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.field_cases import llm_cases, mixed_cases, scenario_cases, service_cases, storm_cases
+from benchmarks.field_cases import (
+    engine_cases,
+    llm_cases,
+    mixed_cases,
+    scenario_cases,
+    service_cases,
+    storm_cases,
+)
 from benchmarks.field_cases.case import Case, Found, Job
 
 CASES: dict[str, Case] = {
@@ -11,6 +18,7 @@ CASES: dict[str, Case] = {
         *service_cases.CASES,
         *mixed_cases.CASES,
         *llm_cases.CASES,
+        *engine_cases.CASES,
         *storm_cases.CASES,
         *scenario_cases.CASES,
     )

@@ -49,7 +49,8 @@ class Tally:
             return
         lasted_s = now - call.sent_s
         self.latencies_s.append(lasted_s)
-        where = self.lost if not ok else self.good if lasted_s <= call.slo_s else self.late
+        in_time = lasted_s <= call.slo_s and _begins_in_time(call)
+        where = self.lost if not ok else self.good if in_time else self.late
         where[_key(call)] += 1
 
     @property
@@ -74,3 +75,9 @@ def total(
 
 def _key(call: Call) -> Key:
     return call.kind.name, call.priority, call.group
+
+
+def _begins_in_time(call: Call) -> bool:
+    """Whether the first token came within its objective, if there is one."""
+    objective_s = call.kind.first_slo_s
+    return objective_s is None or (call.first_s is not None and call.first_s - call.sent_s <= objective_s)

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from autoglm_throttle.testing.simulated_llm import TokenLengths, draw_lengths
 from benchmarks import field, harness
 from benchmarks.field_cases import registry
 from benchmarks.field_cases.call import Call, Kind
 from benchmarks.field_cases.case import Bar, Found, Job, medians, spread_of
 from benchmarks.field_cases.clients import SDK_RETRIES, Crowd, Holders, RetryingCaller, sdk_wait_s
 from benchmarks.field_cases.limiters import OURS, FieldThrottle, FixedLimiter, maker
-from benchmarks.field_cases.llm_plant import Lengths, LlmEnginePlant, draw_lengths, traced_lengths
+from benchmarks.field_cases.llm_plant import LlmEnginePlant, traced_lengths
 from benchmarks.field_cases.mixed_cases import drawn
 from benchmarks.field_cases.plants import batches, servers
 from benchmarks.field_cases.scenario_cases import (
@@ -209,7 +210,7 @@ def test_silent_service_answers_when_it_has_its_speed() -> None:
 def llm(*calls: tuple[float, int, int]) -> tuple[World, LlmEnginePlant, list[float]]:
     world = World(LlmEnginePlant, lambda world, _: NoLimit(world), Tally(0.0, 500.0))
     for at_s, prompt, output in calls:
-        call_at(world, at_s).work = Lengths(prompt, output)
+        call_at(world, at_s).work = TokenLengths(prompt, output)
     plant = world.plant
     assert isinstance(plant, LlmEnginePlant)
     return world, plant, world.run().latencies_s
@@ -222,6 +223,15 @@ def test_llm_computes_a_prompt_in_chunks_and_then_token_by_token() -> None:
     assert plant.inside == 0
 
 
+@pytest.mark.parametrize(("first_slo_s", "good"), [(0.2, 2), (0.1, 0), (0.15, 1), (None, 2)])
+def test_answer_with_a_late_first_token_is_not_good(first_slo_s: float | None, good: int) -> None:
+    world = World(LlmEnginePlant, lambda world, _: NoLimit(world), Tally(0.0, 500.0))
+    for prompt in (2000, 1000):  # the first step has 2,048 tokens, so the second prompt needs another one
+        call_at(world, 0.0, Kind(slo_s=60.0, first_slo_s=first_slo_s)).work = TokenLengths(prompt, 10)
+    tally = world.run()
+    assert (total(tally.good), total(tally.late)) == (good, 2 - good)
+
+
 def test_llm_sequences_share_their_steps() -> None:
     _, _, lasted = llm((0.0, 100, 101), (0.0, 100, 101))
     prefill_s = 0.015 + 100 * 0.00005
@@ -232,10 +242,10 @@ def test_llm_sequences_share_their_steps() -> None:
 
 def test_llm_preempts_the_last_sequence_when_the_cache_is_full_and_ends_all() -> None:
     _, plant, lasted = llm(*((0.0, 8000, 1000) for _ in range(6)))
-    assert plant.preempted > 0
+    assert plant.engine.preemptions > 0
     assert len(lasted) == 6
     assert plant.inside == 0
-    assert plant._cached == 0
+    assert plant.engine.kv_used_ratio == 0.0
 
 
 def test_drawn_lengths_have_the_means_of_the_trace() -> None:
@@ -248,7 +258,7 @@ def test_drawn_lengths_have_the_means_of_the_trace() -> None:
 def test_lengths_come_from_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,44\n")
-    assert traced_lengths(str(path), random.Random(1)) == Lengths(374, 44)
+    assert traced_lengths(str(path), random.Random(1)) == TokenLengths(374, 44)
 
 
 # Limits set by hand
