@@ -62,6 +62,7 @@ RATE_RPS = 3000
 WARM_UP_S, SECONDS = 1, 4
 CONNECTIONS = 64
 REQUEST = PlannedRequest(
+    target="/predict",
     method="GET",
     headers=(
         ("accept", "*/*"),
