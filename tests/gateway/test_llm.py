@@ -87,7 +87,7 @@ async def test_sdk_reads_the_wait_of_a_full_engine() -> None:
 
 
 async def test_sdk_reads_the_limit_of_its_user() -> None:
-    settings = {"user_limit": "1/hour", "identity": "bearer"}
+    settings: dict[str, Any] = {"user_limit": "1/hour", "identity": "bearer"}
     async with (
         under_uvicorn(SimulatedLlm(FAST)) as port,
         front(f"http://127.0.0.1:{port}", **settings) as served,
