@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -15,14 +15,13 @@ from starlette.websockets import WebSocket
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.asgi import RequestClassifier, RouteTable, ThrottleMiddleware, exempt, mark
-from autoglm_throttle.asgi.dialects import dialect_of
+from autoglm_throttle.asgi.dialects import PROBLEM, dialect_of
 from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.responses import TRY_AGAIN_LATER, ResponseBuilder, close_reason, rejected_by
 from autoglm_throttle.asgi.routes import path_of
 from autoglm_throttle.asgi.scope import MARKER, Scope, attribute_to_throttle, outcome_of, permit_of
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import RoutePolicy, Settings
-from autoglm_throttle.settings.groups.callers import ResponseSettings
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import (
     Decision,
@@ -82,6 +81,8 @@ _DESCRIPTIONS: Final = {
     429: "The caller has exceeded its own limit.",
     503: "The service has no capacity left.",
 }
+# Schema of the other dialects: all have this member.
+_ERROR: Final = {"type": "object", "properties": {"error": {"type": "object"}}, "required": ["error"]}
 _FIELDS: Final = {
     "Retry-After": ("integer", "Seconds to wait, at least 1."),
     "RateLimit": ("string", "The remaining units of each user limit, if any."),
@@ -199,7 +200,7 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
         await connection.close(TRY_AGAIN_LATER, close_reason(decision))
         return None
     innermost = next(reversed(permits), None)
-    settings = ResponseSettings() if innermost is None else innermost.settings.responses
+    settings = Settings() if innermost is None else innermost.settings
     status, fields, body = _builder(settings, connection.scope).rejection(decision)
     response = Response(body, status)
     response.raw_headers = fields
@@ -267,17 +268,25 @@ def _rejection_error(connection: HTTPConnection, throttle: Throttle, decision: D
     if connection.scope["type"] == "websocket":
         return WebSocketException(TRY_AGAIN_LATER, close_reason(decision))
     attribute_to_throttle(connection.scope, "load" if decision.reason in REPLACEABLE else "")
-    builder = _builder(throttle.settings.responses, connection.scope)
+    builder = _builder(throttle.settings, connection.scope)
     status, fields, _ = builder.rejection(decision)
     headers = {name.decode(): value.decode() for name, value in fields if not name.startswith(b"content-")}
     return HTTPException(status, builder.sentence(decision), headers)
 
 
-def _builder(settings: ResponseSettings, scope: Scope) -> ResponseBuilder:
+def _builder(settings: Settings, scope: Scope) -> ResponseBuilder:
     # A mount has moved its prefix to the root path.
     root_path = scope.get("app_root_path", scope.get("root_path"))
     path = path_of({"path": scope.get("path"), "root_path": root_path})
-    return ResponseBuilder(settings, dialect_of(path, settings.errors))
+    route = None
+    if any(route.errors for route in settings.routes):
+        route = RouteTable(settings.routes).match(path, scope.get("method") or "GET")
+    return ResponseBuilder(settings.responses, _dialect(settings, path, route))
+
+
+def _dialect(settings: Settings, path: str, route: RoutePolicy | None) -> str:
+    errors = settings.responses.errors
+    return dialect_of(path, errors if route is None else route.errors or errors)
 
 
 def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:
@@ -318,27 +327,31 @@ def add_to_openapi(app: FastAPI, *, throttle: Throttle | None = None) -> None:
     def openapi() -> dict[str, Any]:
         schema = make()
         routes = RouteTable([*settings.routes, *visible_routes(app)])
-        _describe(schema, routes, settings.callers.exempt_paths)
+        _describe(schema, routes, settings)
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the FastAPI documentation does
 
 
-def _describe(schema: dict[str, Any], routes: RouteTable, exempt_paths: Container[str]) -> None:
+def _describe(schema: dict[str, Any], routes: RouteTable, settings: Settings) -> None:
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     schemas.setdefault(ThrottleProblem.__name__, ThrottleProblem.model_json_schema())
     reference = {"$ref": f"#/components/schemas/{ThrottleProblem.__name__}"}
     for path, operations in schema.get("paths", {}).items():
         for method in _METHODS:
             route = routes.match(path, method.upper())
-            is_exempt = path in exempt_paths or (route is not None and route.exempt)
+            is_exempt = path in settings.callers.exempt_paths or (route is not None and route.exempt)
             if method in operations and not is_exempt:
                 responses = operations[method].setdefault("responses", {})
-                for status, response in _responses(reference).items():
+                is_problem = _dialect(settings, path, route) == PROBLEM
+                described = _responses(reference) if is_problem else _responses(_ERROR, "application/json")
+                for status, response in described.items():
                     responses.setdefault(str(status), response)
 
 
-def _responses(problem: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+def _responses(
+    schema: dict[str, Any], media_type: str = "application/problem+json"
+) -> dict[int | str, dict[str, Any]]:
     fields = {
         name: {"description": about, "schema": {"type": kind}} for name, (kind, about) in _FIELDS.items()
     }
@@ -347,7 +360,7 @@ def _responses(problem: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
         status: {
             "description": sentence,
             "headers": never if status == 413 else fields,  # a request that is too large is never admitted
-            "content": {"application/problem+json": {"schema": problem}},
+            "content": {media_type: {"schema": schema}},
         }
         for status, sentence in _DESCRIPTIONS.items()
     }

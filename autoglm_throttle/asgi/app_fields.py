@@ -46,7 +46,7 @@ class AppFields:
             headers = message.get("headers")
             if message["type"] == "http.response.start" and isinstance(headers, (list, tuple)):
                 with suppress(TypeError, ValueError):  # the server reports malformed fields
-                    self._learn(key, dict(headers), may_forget=is_preflight or message["status"] < 300)
+                    self._learn(key, dict(headers), may_forget=is_preflight or message.get("status", 0) < 300)
             return send(message)
 
         return send_and_learn

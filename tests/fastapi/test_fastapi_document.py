@@ -66,6 +66,20 @@ def test_every_guarded_operation_documents_rejections() -> None:
         assert gained == (set() if name in passes else REFUSALS - before[name]["responses"].keys())
 
 
+def test_operation_documents_the_format_of_its_path() -> None:
+    app = FastAPI()
+    for path in ("/v1/chat/completions", "/chat", "/ask"):
+        app.get(path)(lambda: None)
+    throttle = throttle_for_tests(routes=[RoutePolicy("/ask", errors="jsonrpc")])
+    add_to_openapi(app, throttle=throttle)
+    found = {
+        name: list(operation["responses"]["429"]["content"])
+        for name, operation in operations(app.openapi()).items()
+    }
+    problem, other = ["application/problem+json"], ["application/json"]
+    assert found == {"get /v1/chat/completions": other, "get /chat": problem, "get /ask": other}
+
+
 def test_texts_of_the_user_stay() -> None:
     app = service()
     add_to_openapi(app)

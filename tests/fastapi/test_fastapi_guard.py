@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, WebSocket
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from autoglm_throttle import ThrottleMiddleware
+from autoglm_throttle import RoutePolicy, ThrottleMiddleware
 from autoglm_throttle.asgi.scope import SCOPE_KEY
 from autoglm_throttle.fastapi import guard_rejected, limit
 from autoglm_throttle.resilience.fallback import Fallback
@@ -101,6 +101,20 @@ async def test_rejected_guard_is_503_and_opens_nothing(attach: Attach, path: str
             assert "secret" not in answer.text
     assert throttle.guard("app").view().last_failure == ""
     assert outcomes(throttle) == {"neutral": 2 * FAILURES}
+
+
+@pytest.mark.parametrize(
+    ("path", "routes"), [("/v1/answer", []), ("/in/answer", [RoutePolicy("/in/*", errors="openai")])]
+)
+async def test_rejected_guard_in_a_mount_has_the_format_of_its_path(
+    path: str, routes: list[RoutePolicy]
+) -> None:
+    prefix = path.removesuffix("/answer")
+    app = ThrottleMiddleware(Starlette(routes=[Mount(prefix, service())]), throttle=limits(routes=routes))
+    async with client(app) as caller:
+        answer = await caller.get(path)
+        assert_shed(answer, "breaker")
+        assert answer.json()["error"]["code"] == "breaker:vectors"
 
 
 @pytest.mark.parametrize("breaker", [None, "app"])

@@ -146,6 +146,16 @@ async def test_elsewhere_status_and_fields_are_the_same(attach: Callable[[Manual
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
+@pytest.mark.parametrize("attach", [*OUTSIDE, without_middleware])
+async def test_elsewhere_the_sentence_is_the_same_in_each_format(
+    attach: Callable[[ManualThrottle], Any],
+) -> None:
+    answer = await rejected(attach(throttle_for_tests(user_limit=ALMOST_TWO, errors="openai")))
+    assert answer.json() == {"detail": "Your limit user-60s is used up; try again in 60 s."}
+    assert answer.headers["x-ratelimit-reset-requests"] == "1m0s"
+    assert "ratelimit" not in answer.headers
+
+
 async def test_without_middleware_the_caller_is_the_address() -> None:
     throttle = throttle_for_tests(user_limit=LIMIT)
     app = without_middleware(throttle)
