@@ -86,7 +86,7 @@ class AdmissionController:
         if not covered:
             await fleet.ensure(demand)
 
-    def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:  # noqa: C901 - a call costs 1 %
+    def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:  # noqa: C901, PLR0912 - a call costs 1 %
         """Request admission without waiting, as `Throttle.try_admit`.
 
         A demand that is kept for each caller has no work class: hence the argument.
@@ -103,33 +103,43 @@ class AdmissionController:
             limiter = settlement.limiter
             kind = limiter.work_classes[work_class]
             slot = NO_SLOT
-            payer: HasTokens | Decision
-            if not self._is_open:
-                payer = all_rejected(self.control_state, now)
-            elif self._buckets is None or (payer := self._buckets[demand.priority]).take(demand.cost, now):
-                payer = self._take_tokens(demand, now)  # of a bucket that is short, too: another one may lend
-            verdict: Permit | Ticket | Rejection
-            if isinstance(payer, Decision):
-                verdict = self._reject_unasked(demand, payer, now, kind)
-            else:
-                charged = self._user_limits.hit(demand, now) if self._has_user_limits else NO_LIMIT
-                is_charged = isinstance(charged, tuple)
-                if not is_charged and isinstance(charged, Decision) and not charged.allowed:
-                    payer.give_back(demand.cost, now)
-                    verdict = self._reject_unasked(demand, charged, now, kind)
-                    if limiter.waiting:  # the limit may have grown
-                        settlement.call_ready(now)
-                elif demand.holds_slot and (
-                    self._budget_active or not (slot := limiter.try_acquire(demand, kind, now))
-                ):
-                    verdict = self._enqueue(demand, payer, charged, now, kind)
-                elif not is_charged and isinstance(charged, WindowEntry):
-                    verdict = Ticket.with_slot(demand, now, kind, slot)
-                    verdict.charges = TicketCharges(settlement, payer, charged_s=now)
-                    verdict.charges.pending_check = charged
+            payer: HasTokens
+            rejected: Decision | None = None
+            charged: Usages | Decision | WindowEntry = NO_LIMIT
+            buckets = self._buckets if self._is_open else None
+            if buckets is None or (payer := buckets[demand.rank]).take(demand.cost, now):
+                # Of a bucket that is short, too: another one may lend.
+                payment = (
+                    self._take_tokens(demand, now) if self._is_open else all_rejected(self.control_state, now)
+                )
+                if isinstance(payment, Decision):
+                    rejected = payment
                 else:
-                    self._rows[demand.priority].admitted += 1
-                    verdict = new_permit(settlement, demand, charged, now, now, kind, slot, payer)
+                    payer = payment
+            if rejected is None and self._has_user_limits:
+                charged = self._user_limits.hit(demand, now)
+            is_charged = isinstance(charged, tuple)
+            if not is_charged and isinstance(charged, Decision) and not charged.allowed:
+                payer.give_back(demand.cost, now)
+                rejected = charged
+            verdict: Permit | Ticket | Rejection
+            if rejected is not None:
+                if demand.holds_slot:  # it counts as demand for slots
+                    limiter.record_arrival(demand.rank, now)
+                verdict = self.verdicts.reject(demand, rejected, now, kind)
+                if limiter.waiting and not is_charged:  # the limit may have grown
+                    settlement.call_ready(now)
+            elif demand.holds_slot and (
+                self._budget_active or not (slot := limiter.try_acquire(demand, kind, now))
+            ):
+                verdict = self._enqueue(demand, payer, charged, now, kind)
+            elif not is_charged and isinstance(charged, WindowEntry):
+                verdict = Ticket.with_slot(demand, now, kind, slot)
+                verdict.charges = TicketCharges(settlement, payer, charged_s=now)
+                verdict.charges.pending_check = charged
+            else:
+                self._rows[demand.rank].admitted += 1
+                verdict = new_permit(settlement, demand, charged, now, now, kind, slot, payer)
         finally:
             release()
         if (
@@ -163,7 +173,7 @@ class AdmissionController:
             pending.charges, charges.pending_check = charges, charged
             return pending
         if queued is None:
-            self._rows[demand.priority].admitted += 1
+            self._rows[demand.rank].admitted += 1
             return self.verdicts.permit(settlement, demand, charged, now, now, kind, slot, charges)
         queued.charges, charges.decision = charges, charged
         limiter = settlement.limiter
@@ -212,7 +222,9 @@ class AdmissionController:
             )
             verdict: Permit | Ticket | Rejection
             if isinstance(payer, Decision):
-                verdict = self._reject_unasked(demand, payer, now, kind)
+                if demand.holds_slot:
+                    settlement.limiter.record_arrival(demand.rank, now)
+                verdict = self.verdicts.reject(demand, payer, now, kind)
             else:
                 decision = self._user_limits.hit(demand, now)
                 charges = TicketCharges(settlement, payer, charged_s=now)
@@ -251,7 +263,7 @@ class AdmissionController:
             verdict: Permit | Ticket | Rejection
             charged.state = _LEFT
             if queued is None:
-                self._rows[demand.priority].admitted += 1
+                self._rows[demand.rank].admitted += 1
                 verdict = self.verdicts.permit(settlement, demand, decision, now, now, kind, slot, charges)
             elif isinstance(queued, Decision):
                 verdict = self.verdicts.reject(demand, queued, now, kind)
@@ -263,14 +275,6 @@ class AdmissionController:
         self.verdicts.flush()
         return verdict
 
-    def _reject_unasked(
-        self, demand: Demand, decision: Decision, now: float, kind: WorkClass
-    ) -> Permit | Rejection:
-        """Reject a demand before it has asked for a slot; it counts as demand for slots."""
-        if demand.holds_slot:
-            self._settlement.limiter.record_arrival(demand.priority, now)
-        return self.verdicts.reject(demand, decision, now, kind)
-
     def _slot_or_ticket(
         self, demand: Demand, kind: WorkClass, now: float
     ) -> tuple[int, Ticket | Decision | None, bool]:
@@ -279,7 +283,7 @@ class AdmissionController:
         rejection = self._shared_budget.take(demand.priority, now) if budget_active else None
         queued: Ticket | Decision
         if rejection is not None:
-            limiter.record_arrival(demand.priority, now)
+            limiter.record_arrival(demand.rank, now)
             queued = limiter.enqueue_reserved(demand, kind, now) or rejection
             budget_active = False
         else:
@@ -308,13 +312,13 @@ class AdmissionController:
         """
         if self._dry_run:
             with self._lock:
-                self._rows[demand.priority].would_reject[decision.reason] += 1
+                self._rows[demand.rank].would_reject[decision.reason] += 1
                 self.verdicts.log_rejection(demand, decision, self._clock())
             self.verdicts.flush()
             return None
         if demand.holds_slot:
             with self._lock:
-                self._settlement.limiter.record_arrival(demand.priority, self._clock())
+                self._settlement.limiter.record_arrival(demand.rank, self._clock())
         rejection = Rejection(demand, decision)
         self.record_rejection(rejection, degraded=degraded)
         return rejection
@@ -323,7 +327,7 @@ class AdmissionController:
         """Count the load rejection of a `ProvisionalDemand`, once; ``degraded``: a fallback answers."""
         demand, decision = rejection.demand, rejection.decision
         with self._lock:
-            row = self._rows[demand.priority]
+            row = self._rows[demand.rank]
             if degraded:
                 row.degraded[decision.reason] += 1
             else:

@@ -146,7 +146,7 @@ class Permit:
                 settlement.counters.stale_results += 1
                 return
             self.settled = True
-            row = settlement.rows[self.demand.priority]
+            row = settlement.rows[self.demand.rank]
             if outcome is not _SUCCESS:
                 row.others[outcome] += 1
             if outcome is not _NEUTRAL:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DISCONNECT_WATCH_DELAY_S = 0.05
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
+_new = object.__new__  # Before Python 3.13 an ``__init__`` costs as much as fifteen stores.
 
 
 class Verdicts:
@@ -92,7 +93,7 @@ class Verdicts:
     def too_large(self, permit: Permit, demand: Demand, now: float) -> Decision | None:
         """Return the rejection of a charge that can never fit beside the earlier ones of its request."""
         earlier = [other for other, _ in self.charges_of(permit)]
-        bucket = self._buckets.all[demand.priority]
+        bucket = self._buckets.all[demand.rank]
         cost = demand.cost + sum(other.cost for other in earlier if other.priority is demand.priority)
         if cost > bucket.burst and not self._buckets.borrows:
             return rate_rejection(bucket, cost, math.inf, now)
@@ -109,22 +110,29 @@ class Verdicts:
     def reject(self, demand: Demand, decision: Decision, now: float, kind: WorkClass) -> Permit | Rejection:
         """Reject a demand; in a dry run count the rejection and admit it."""
         settlement = self._settlement
-        row = settlement.counters.classes[demand.priority]
+        row, reason = settlement.rows[demand.rank], decision.reason
         if self._dry_run:
-            row.would_reject[decision.reason] += 1
+            row.would_reject[reason] += 1
             row.admitted += 1
             slot = settlement.limiter.occupy_over_limit(demand, kind) if demand.holds_slot else NO_SLOT
             self.log_rejection(demand, decision, now)
             admitted = Decision(True, Reason.OK, would_reject=decision)
             return self.permit(settlement, demand, admitted, now, now, kind, slot)
-        if not isinstance(demand, ProvisionalDemand) or decision.reason not in REPLACEABLE:
-            row.rejected[decision.reason] += 1
-            self.log_rejection(demand, decision, now)
-        return Rejection(demand, decision)
+        if reason not in REPLACEABLE or not isinstance(demand, ProvisionalDemand):
+            row.rejected[reason] += 1
+            if self._events.record_rejection(demand, decision, now):
+                self._record_full_table()
+        rejection = _new(Rejection)
+        rejection.demand, rejection.decision = demand, decision
+        return rejection
 
     def log_rejection(self, demand: Demand, decision: Decision, now: float) -> None:
         """Queue the log events of a rejection."""
-        if self._events.record_rejection(demand, decision, now) and self._user_limits.overflowed:
+        if self._events.record_rejection(demand, decision, now):
+            self._record_full_table()
+
+    def _record_full_table(self) -> None:
+        if self._user_limits.overflowed:
             self._events.record_full_user_table()
 
     def quota_rejection(self, ticket: Ticket, now: float) -> Decision | None:
@@ -143,7 +151,7 @@ class Verdicts:
         if rejection is not None:
             return self.reject(demand, rejection, now, kind)
         ticket.state = _LEFT
-        self._settlement.counters.classes[demand.priority].admitted += 1
+        self._settlement.rows[demand.rank].admitted += 1
         return self.permit(
             self._settlement, demand, decision, ticket.arrived_s, called_s, kind, ticket.slot, ticket.charges
         )
@@ -154,7 +162,7 @@ class Verdicts:
             return 0.0
         called_s = ticket.called_s
         waited_s = (now if called_s is None else called_s) - ticket.arrived_s
-        self._settlement.counters.classes[ticket.demand.priority].queue_time.record(waited_s)
+        self._settlement.rows[ticket.demand.rank].queue_time.record(waited_s)
         return waited_s
 
     # Without the lock

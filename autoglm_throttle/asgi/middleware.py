@@ -145,6 +145,11 @@ class ThrottleMiddleware:
                 receive = body.receive
         if permit is None:
             permit = admission.try_admit(demand, policy.work_class)
+        if type(permit) is Rejection and marked is None and breaker is None:  # `_reject`, without calls
+            scope[MARKER] = {throttle: permit}
+            for message in self._builders[policy.dialect].messages(scope, permit.decision):
+                await send(message)
+            return
         if not isinstance(permit, Permit):
             if isinstance(permit, Ticket):
                 if permit.was_queued:
@@ -160,11 +165,7 @@ class ThrottleMiddleware:
                     permit = await admission.verdicts.wait(permit)
             if not isinstance(permit, Permit):
                 if permit is not None:
-                    if marked is None and breaker is None:  # as in `_reject`, without the call
-                        scope[MARKER] = {throttle: permit}
-                        await self._builders[policy.dialect].send_rejection(scope, send, permit.decision)
-                    else:
-                        await self._reject(scope, send, permit)
+                    await self._reject(scope, send, permit)
                 return
         if marked is None:
             scope[MARKER] = {throttle: permit}
@@ -175,10 +176,12 @@ class ThrottleMiddleware:
         if self._app_fields.is_learning:
             send = self._app_fields.observe(scope, send)
         tracker = ResponseTracker()
-        tracker.forward, tracker.permit = send, permit
+        tracker.forward, tracker.permit, tracker.status = send, permit, 0
         tracker.response_builder, tracker.watch = self._builders[policy.dialect], self.slot_watch
+        tracker.client_disconnected = tracker.is_stream = False
+        tracker.body, tracker.stream = body, None
         if body is not None:
-            tracker.body, tracker.is_stream = body, transfer == STREAM
+            tracker.is_stream = transfer == STREAM
             body.attach(permit, partial(tracker.end_slow_body, scope))
         try:
             if self._gives_advice:

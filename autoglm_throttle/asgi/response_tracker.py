@@ -118,17 +118,21 @@ class WatchedStream(WatchedSlot):
 class ResponseTracker:
     """Wraps ``send``: adds the header fields, and settles the permit at the last byte."""
 
+    __slots__ = (
+        *("body", "client_disconnected", "forward", "is_stream", "permit", "response_builder"),
+        *("status", "stream", "watch"),
+    )
+
     # Set by the middleware: before Python 3.13 an ``__init__`` costs as much as all stores.
     forward: Send
     permit: Permit
     response_builder: ResponseBuilder
     watch: SlotWatch
-    # Defaults of what few requests have; an attribute of the object costs each of them a store.
-    status: int = 0  # Status of the response; 0: it has not begun
-    client_disconnected: bool = False  # Whether the client has left, or was left
-    body: RequestBody | None = None  # Body of the request, if the app reads it while it works
-    is_stream: bool = False  # Whether the response belongs to a stream's route, and may be idle
-    _stream: WatchedStream | None = None
+    status: int  # Status of the response; 0: it has not begun
+    client_disconnected: bool  # Whether the client has left, or was left
+    body: RequestBody | None  # Body of the request, if the app reads it while it works
+    is_stream: bool  # Whether the response belongs to a stream's route, and may be idle
+    stream: WatchedStream | None  # Its parts, if there are several
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - a call costs 1 %
         """Forward a message. Not a coroutine itself: that would cost one more for each message."""
@@ -191,7 +195,7 @@ class ResponseTracker:
     def _new_stream(self, *, may_be_idle: bool) -> WatchedStream:
         if self.body is not None:
             self.body.detach()
-        self._stream = stream = WatchedStream(self.watch, self.permit, may_be_idle=may_be_idle)
+        self.stream = stream = WatchedStream(self.watch, self.permit, may_be_idle=may_be_idle)
         return stream
 
     async def _send_part(self, message: Message) -> None:
@@ -199,7 +203,7 @@ class ResponseTracker:
         part = message.get("body")
         try:
             if part:
-                stream = self._stream or self._new_stream(may_be_idle=self.is_stream)
+                stream = self.stream or self._new_stream(may_be_idle=self.is_stream)
                 rest = stream.send(self.forward(message), part)
                 if rest is not None:
                     await rest

@@ -75,6 +75,8 @@ MAX_CACHED_TEMPLATES = 512  # There are a few per configured limit, so this only
 _TABLE_SIZE = 1024
 _NUMBERS = tuple(b"%d" % number for number in range(_TABLE_SIZE))
 _TIMES = tuple(b";t=%d" % number for number in range(_TABLE_SIZE))
+_RETRIES = tuple((b"retry-after", number) for number in _NUMBERS)
+_LENGTHS = tuple((b"content-length", number) for number in _NUMBERS)
 _MILLIS = tuple(b".%03d}" % number for number in range(1000))
 
 # Characters that a string of RFC 9651 cannot contain as they are, and the percent sign.
@@ -108,7 +110,7 @@ class ResponseBuilder:
         self._templates: dict[str, _ResponseTemplate] = {}
         self._bodies: dict[tuple[str, int], bytes] = {}
 
-    def add_fields(self, message: Message, verdict: Usages | Decision) -> Message:  # noqa: C901 - a call costs 1 %
+    def add_fields(self, message: Message, verdict: Usages | Decision) -> Message:  # noqa: C901, PLR0912 - a call costs 1 %
         """Return the start of an admitted response with our fields; the app's own of the same name win.
 
         It is the same message if no user limit applies.
@@ -123,10 +125,14 @@ class ResponseBuilder:
                 fields = self._single_fields(verdict, verdict.reset_after_s)
         elif isinstance(verdict, tuple) and len(verdict) == 1:
             limit, remaining, reset_s = verdict[0]
-            template = self._templates.get(limit.name)
+            template, seconds = self._templates.get(limit.name), ceil(reset_s)
             if template is None or template.limit != limit.limit:
                 template = self._template(limit.name, limit.limit, limit.window_s)
-            fields = [template.field, (b"ratelimit", template.item(remaining, ceil(reset_s)))]
+            if remaining < _TABLE_SIZE and seconds < _TABLE_SIZE:  # `item`, without the call
+                state = template.prefix + _NUMBERS[remaining] + _TIMES[seconds]
+            else:
+                state = template.item(remaining, seconds)
+            fields = [template.field, (b"ratelimit", state)]
         else:
             fields = self._limit_fields(
                 [(each, each.remaining, each.reset_s) for each in verdict.limits]
@@ -168,7 +174,7 @@ class ResponseBuilder:
                 policy, state = template.policy, item
         return [(b"ratelimit-policy", policy), (b"ratelimit", state)] if state else []
 
-    def rejection(self, decision: Decision) -> tuple[int, list[Field], bytes]:
+    def rejection(self, decision: Decision) -> tuple[int, list[Field], bytes]:  # noqa: C901 - a call costs 1 %
         """Return status, fields and body for a rejection."""
         status = STATUS[decision.reason]
         wait = decision.retry_after_s
@@ -184,9 +190,14 @@ class ResponseBuilder:
             # Retry-After: 0 would make clients return at once, and rounding down would be too early.
             spread_s = ceil(capped) or 1
             seconds = ceil(wait if wait < most_s else most_s) or 1
-            body = self._body(decision, status, seconds)
+            body = self._bodies.get((decision.detail, seconds)) or self._body(decision, status, seconds)
+            if self._is_problem:  # the exact wait, in milliseconds, is formatted anew each time
+                wait_ms = ceil(wait * 1e3)
+                whole = wait_ms // 1000
+                text = _NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole
+                body += text + _MILLIS[wait_ms % 1000]
             fields = [
-                (b"retry-after", _NUMBERS[spread_s] if spread_s < _TABLE_SIZE else b"%d" % spread_s),
+                _RETRIES[spread_s] if spread_s < _TABLE_SIZE else (b"retry-after", b"%d" % spread_s),
                 (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
             ]
             if wait > most_s:
@@ -195,12 +206,17 @@ class ResponseBuilder:
         length = len(body)
         fields += (
             _PROBLEM if self._is_problem else _JSON,
-            (b"content-length", _NUMBERS[length] if length < _TABLE_SIZE else b"%d" % length),
+            _LENGTHS[length] if length < _TABLE_SIZE else (b"content-length", b"%d" % length),
         )
         if decision.window_s and self._sends_limit_fields:
-            template = self._template(decision.policy, decision.limit, decision.window_s)
-            remaining = 0 if seconds else int(decision.remaining)
-            state = template.item(remaining, seconds or ceil(decision.reset_after_s))
+            template = self._templates.get(decision.policy)
+            if template is None or template.limit != decision.limit:
+                template = self._template(decision.policy, decision.limit, decision.window_s)
+            if 0 < seconds < _TABLE_SIZE:
+                state = template.used_up + _TIMES[seconds]
+            else:
+                remaining = 0 if seconds else int(decision.remaining)
+                state = template.item(remaining, seconds or ceil(decision.reset_after_s))
             if decision.others:
                 others = ((each, each.remaining, each.reset_s) for each in decision.others)
                 fields += self._limit_fields(others, template.policy, state)
@@ -224,24 +240,27 @@ class ResponseBuilder:
 
     async def send_rejection(self, scope: Scope, send: Send, decision: Decision, cause: str = "load") -> None:
         """Send the response of a rejected request. The cause is passed to a fallback of an outer app."""
+        for message in self.messages(scope, decision, cause):
+            await send(message)
+
+    def messages(self, scope: Scope, decision: Decision, cause: str = "load") -> tuple[Message, ...]:
+        """Return the messages of the response to a rejected request."""
         if SCOPE_KEY in scope:
             attribute_to_throttle(scope, cause if decision.reason in REPLACEABLE else "")
         status, fields, body = self.rejection(decision)
         if scope["type"] == "websocket":
             extensions = scope.get("extensions")
             if isinstance(extensions, dict) and "websocket.http.response" in extensions:
-                await send({"type": "websocket.http.response.start", "status": status, "headers": fields})
-                await send({"type": "websocket.http.response.body", "body": body})
-            else:
-                reason = close_reason(decision)
-                await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": reason})
-            return
+                start = {"type": "websocket.http.response.start", "status": status, "headers": fields}
+                return start, {"type": "websocket.http.response.body", "body": body}
+            reason = close_reason(decision)
+            return ({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": reason},)
         if scope.get("method") == "HEAD":
             body = b""
         if self._app_fields is not None:
             self._app_fields.add_to(fields, scope)
-        await send({"type": "http.response.start", "status": status, "headers": fields})
-        await send({"type": "http.response.body", "body": body})
+        start = {"type": "http.response.start", "status": status, "headers": fields}
+        return start, {"type": "http.response.body", "body": body}
 
     def _template(self, name: str, limit: float, window_s: int) -> _ResponseTemplate:
         """Return the prepared texts. Two limits with the same name, as in two plans, share one entry."""
@@ -261,19 +280,13 @@ class ResponseBuilder:
         return self._single_limit(decision.limit, decision.remaining if has_units else 0, reset_s)
 
     def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
-        """Build the body. Only the exact wait of a problem document, in milliseconds, is formatted anew."""
-        front = self._bodies.get((decision.detail, seconds))
-        if front is None:
-            front = _encode(self._make_document(decision, status, self.sentence(decision), seconds))
-            if self._is_problem:
-                front = front[:-1] + b',"retry_after_s":'
-            if len(self._bodies) < MAX_CACHED_BODIES:
-                self._bodies[decision.detail, seconds] = front
-        if not self._is_problem:
-            return front
-        wait_ms = ceil(decision.retry_after_s * 1e3)
-        whole = wait_ms // 1000
-        return front + (_NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole) + _MILLIS[wait_ms % 1000]
+        """Build the body; that of a problem document up to the exact wait. Keep it."""
+        body = _encode(self._make_document(decision, status, self.sentence(decision), seconds))
+        if self._is_problem:
+            body = body[:-1] + b',"retry_after_s":'
+        if len(self._bodies) < MAX_CACHED_BODIES:
+            self._bodies[decision.detail, seconds] = body
+        return body
 
 
 def close_reason(decision: Decision) -> str:
@@ -302,12 +315,13 @@ def rejected_by(rejection: GuardRejection) -> Decision:
 class _ResponseTemplate:
     """Prepared texts of one limit."""
 
-    __slots__ = ("field", "limit", "policy", "prefix")
+    __slots__ = ("field", "limit", "policy", "prefix", "used_up")
 
     def __init__(self, name: str, limit: float, window_s: int) -> None:
         string = b'"%s"' % _UNSAFE_IN_STRING.sub("?", name).encode()
         self.limit = limit
         self.prefix = string + b";r="
+        self.used_up = self.prefix + b"0"
         self.policy = string + b";q=%d;w=%d" % (limit, window_s)  # For RateLimit-Policy
         self.field = (b"ratelimit-policy", self.policy)
 

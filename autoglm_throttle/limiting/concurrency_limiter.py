@@ -131,10 +131,15 @@ class AdaptiveConcurrencyLimiter:
         """The objective in force, in seconds: the set one, or the learned one."""
         return self.service.slo_s
 
-    def record_arrival(self, priority: Priority, now: float) -> None:
+    def record_arrival(self, priority: int, now: float) -> None:
         """Record an arrival that an earlier limit rejected: it counts as demand."""
-        self._tick(now)
-        self.period.arrived[priority] += 1
+        period = self.period
+        if period.latest_s <= now < period.due_s:
+            period.latest_s = now
+        else:
+            self._tick(now)
+            period = self.period
+        period.arrived[priority] += 1
 
     def try_acquire(self, demand: Demand, work_class: WorkClass, now: float) -> int:
         """Record an arrival, and give it a slot if one is free and no request is queued ahead.
@@ -148,7 +153,7 @@ class AdaptiveConcurrencyLimiter:
         else:
             now = self._tick(now)
             period = self.period
-        period.arrived[demand.priority] += 1
+        period.arrived[demand.rank] += 1
         work_class.arrived += 1
         if work_class.negligible and work_class.in_flight < self._uncounted_max and self.capacity:
             work_class.in_flight += 1
@@ -190,7 +195,7 @@ class AdaptiveConcurrencyLimiter:
         queue = self.queues.all[queue_index]
         queued = len(queue.tickets)
         if wait.dry_run:
-            queued += wait.would_wait(free)[demand.priority]
+            queued += wait.would_wait(free)[demand.rank]
         if excess <= 0 and (queued < wait.queue_max or self._displace(demand.user, queue)):
             return self._append(Ticket(demand, now, max_wait_s, queue_index, work_class))
         ticket = self.enqueue_reserved(demand, work_class, now)
@@ -344,7 +349,7 @@ class AdaptiveConcurrencyLimiter:
         self._occupy(self.period.latest_s)
         work_class.in_flight += 1
         if self._wait.dry_run and self.in_flight > self.capacity:
-            would_wait[demand.priority] += 1
+            would_wait[demand.rank] += 1
         return COUNTED
 
     def close_period(self, now: float) -> None:

@@ -19,7 +19,7 @@ from autoglm_throttle.limiting.work_class import (
     WorkClass,
     WorkClasses,
 )
-from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Priority, Reason
+from autoglm_throttle.types import ConcurrencyView, Decision, Demand, LimiterReport, Outcome, Reason
 
 LATENCY_GAIN = 0.1  # Weight of the newest request in the mean holding time of a slot
 
@@ -49,7 +49,7 @@ class FixedConcurrencyLimit:
         self._held_s = FIRST_LATENCY_S
         self._rejected = 0
 
-    def record_arrival(self, priority: Priority, now: float) -> None:
+    def record_arrival(self, priority: int, now: float) -> None:
         """Do nothing: a fixed limit needs no demand."""
 
     def try_acquire(self, demand: Demand, work_class: WorkClass, now: float) -> int:  # noqa: ARG002 - interface

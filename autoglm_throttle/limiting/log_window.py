@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from autoglm_throttle.limiting.bucket_window import BucketWindow
-from autoglm_throttle.limiting.decisions import Usage, Usages, decide, rejection, seconds_until
+from autoglm_throttle.limiting.decisions import USER, Usage, Usages, decide, rejection, seconds_until
 from autoglm_throttle.types import Decision, UserLimit
 
 # Longest delay between reading the clock and the decision for which a refund is still found. Threads wait for
 # a lock for milliseconds; a larger value makes a mistaken unit likelier.
 CLAMPED_S = 1.0
+
+_new = object.__new__  # Before Python 3.13 an ``__init__`` costs as much as fifteen stores.
 
 WindowLayout: TypeAlias = "LogWindow | BucketWindow | MixedLayout"
 Account = Any  # Account of one user: a log, a ring, or a tuple of them. Only its layout reads it.
@@ -46,6 +48,7 @@ class LogWindow:
         """Apply other units from now on; the windows are the same."""
         self._limits = tuple(limits)
         self._only = limits[0] if len(limits) == 1 else None
+        self._detail = f"user:{limits[0].name}"  # Of a rejection by the only one
 
     def hit(self, log: Log[float], units: int, now: float) -> Usages | Decision:
         """Charge ``units`` to every limit, or to none."""
@@ -70,7 +73,15 @@ class LogWindow:
             used -= 1
         remaining = only.limit - used - 1
         if remaining < 0:
-            return _rejection(log, 0, only, 1, now)
+            fits_s = log[used - only.limit] + window_s
+            wait_s = fits_s - now
+            decision = _new(Decision)
+            decision.allowed, decision.reason, decision.detail = False, USER, self._detail
+            decision.policy, decision.limit, decision.remaining = only.name, only.limit, 0
+            decision.retry_after_s = wait_s if now + wait_s >= fits_s else seconds_until(fits_s, now)
+            decision.reset_after_s, decision.window_s = leaves_s - now, window_s
+            decision.others, decision.would_reject = (), None
+            return decision
         if not used:
             log.append(now)
             return ((only, remaining, float(window_s)),)

@@ -110,11 +110,11 @@ class PriorityBuckets:
 
     def take(self, demand: Demand, now: float) -> TokenBucket | Decision:
         """Take the demand's cost; returns the bucket that paid, or the rejection."""
-        bucket = self.all[demand.priority]
+        bucket = self.all[demand.rank]
         wait = bucket.take(demand.cost, now)
         if not wait:
             return bucket
-        for donor in self._donors[demand.priority]:
+        for donor in self._donors[demand.rank]:
             donor_wait = donor.take(demand.cost, now, keep=donor.burst * DONOR_RESERVE)
             if not donor_wait:
                 return donor

@@ -48,7 +48,7 @@ class UserLimits:
 
     def hit(self, demand: Demand, now: float) -> Usages | Decision:
         """Charge the demand, cost rounded up; empty if no user limit applies to it."""
-        pair = self._by_priority[demand.priority] if self._plain else self._choose(demand)
+        pair = self._by_priority[demand.rank] if self._plain else self._choose(demand)
         if pair is None:
             return NO_LIMIT
         cost = demand.cost
@@ -80,7 +80,7 @@ class UserLimits:
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund, once, the charge of `hit` at ``charged_at``; return whether all of it was found."""
-        pair = self._by_priority[demand.priority] if self._plain else self._choose(demand)
+        pair = self._by_priority[demand.rank] if self._plain else self._choose(demand)
         if pair is None:
             return False
         units = math.ceil(demand.cost)
@@ -224,7 +224,7 @@ class LimitSets:
                 return self.by_route[demand.route]
             if demand.plan in self.by_plan:
                 return self.by_plan[demand.plan]
-        return self.by_priority[demand.priority]
+        return self.by_priority[demand.rank]
 
     def map(self, change: Callable[[Limits], Limits]) -> LimitSets:
         """Return the same sets with other limits, for users and addresses alike."""

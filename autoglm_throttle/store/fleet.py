@@ -103,7 +103,7 @@ class LeasedBuckets:
 
     def take(self, demand: Demand, now: float) -> TokenLease | Decision:
         """Take the demand's cost; returns the lease that paid, or the rejection."""
-        lease = self.all[demand.priority]
+        lease = self.all[demand.rank]
         wait = lease.take(demand.cost, now)
         if not self._wake_requested and self.health.state is HealthState.UP and lease.is_short(now):
             self._wake_requested = True
@@ -120,7 +120,7 @@ class LeasedBuckets:
 
         A store without an answer for longer than the deadline counts as unavailable from here on.
         """
-        lease = self.all[demand.priority]
+        lease = self.all[demand.rank]
         if lease.is_decidable(demand.cost, now):
             return True
         if self.running_time(now) >= self._answer_due_s:
@@ -138,7 +138,7 @@ class LeasedBuckets:
             self._running.end_tick(now)
         running_s = self.running_time(now)
         self._answer_due_s = min(self._answer_due_s, running_s + DEADLINE_S)
-        self.all[demand.priority].waiters[waiter] = demand.cost
+        self.all[demand.rank].waiters[waiter] = demand.cost
         if not self._wake_requested:
             self._wake_requested = True
             self.wake()
@@ -148,7 +148,7 @@ class LeasedBuckets:
 
     def remove_waiter(self, waiter: object, demand: Demand, now: float) -> None:
         """Remove a waiter. Idempotent. One without an answer after the deadline reports the store as lost."""
-        self.all[demand.priority].waiters.pop(waiter, None)
+        self.all[demand.rank].waiters.pop(waiter, None)
         if self.running_time(now) >= self._answer_due_s - TIMER_S:
             self.report_failure(now)
 

@@ -108,7 +108,7 @@ class SharedUserLimits:
     def hit(self, demand: Demand, now: float) -> Usages | Decision | WindowEntry:
         """Decide without the store, or return the check to send. Empty if no user limit applies."""
         sets = self._sets
-        limit_set = sets.by_priority[demand.priority] if sets.plain else sets.of(demand)
+        limit_set = sets.by_priority[demand.rank] if sets.plain else sets.of(demand)
         if limit_set is None:
             return NO_LIMIT
         units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)

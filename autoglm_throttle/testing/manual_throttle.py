@@ -132,6 +132,6 @@ def admit_all(admission: AdmissionController, demand: Demand, work_class_name: s
     limiter, now = settlement.limiter, settlement.clock()
     with settlement.lock:
         work_class = limiter.work_classes[work_class_name or demand.work_class]
-        settlement.rows[demand.priority].admitted += 1
+        settlement.rows[demand.rank].admitted += 1
         slot = limiter.occupy_over_limit(demand, work_class) if demand.holds_slot else NO_SLOT
     return Permit.of(settlement, demand, NO_LIMIT, now, now, work_class, slot)

@@ -48,11 +48,15 @@ class Priority(IntEnum):
         return stated.strip().lower() in _STATED
 
 
+_PRIORITIES = tuple(Priority)
 _STATED = dict(zip(["high", "mid", "low", "1", "2", "3"], 2 * list(Priority), strict=True))
 
 
 class Reason(StrEnum):
     """Reason of a decision on a request: a closed set, also the metric label."""
+
+    # That of its text, in C: the one of `Enum` is a Python function, called for each look-up in a dictionary.
+    __hash__ = str.__hash__
 
     OK = "ok"
     RATE = "rate"
@@ -171,7 +175,7 @@ class Demand:
 
     __slots__ = (
         *("_group", "address", "cost", "group_of", "holds_slot", "memory_bytes", "plan", "precision"),
-        *("priority", "route", "slo_s", "user", "work_class"),
+        *("rank", "route", "slo_s", "user", "work_class"),
     )
 
     def __init__(  # noqa: PLR0913 - one argument for each input of a limit
@@ -198,7 +202,8 @@ class Demand:
             raise TypeError(f"user, address and group must be texts, not {user!r}, {address!r}, {group!r}")
         if memory_bytes is not None or precision != "":
             _check_resources(memory_bytes, precision)
-        self.priority: Priority = priority
+        # The priority as a plain int, which indexes a tuple four times as fast as a member does.
+        self.rank: int = int(priority)
         self.user: str = user
         self.cost: float = cost
         self.plan: str | None = plan
@@ -212,6 +217,11 @@ class Demand:
         self.memory_bytes: int | None = memory_bytes
         self.precision: str = precision
         self.work_class: str = work_class or route or ""
+
+    @property
+    def priority(self) -> Priority:
+        """Its class."""
+        return _PRIORITIES[self.rank]
 
     @property
     def group(self) -> str:

@@ -48,6 +48,16 @@ def test_the_most_important_comes_first() -> None:
     assert [priority.label for priority in Priority] == ["high", "mid", "low"]
 
 
+@pytest.mark.parametrize("priority", Priority)
+def test_demand_returns_the_priority_it_was_made_with(priority: Priority) -> None:
+    assert Demand(priority).priority is priority
+
+
+def test_reason_is_found_by_its_text() -> None:
+    assert dict.fromkeys(Reason).keys() == {reason.value for reason in Reason}
+    assert all(reason.value in frozenset(Reason) for reason in Reason)
+
+
 @pytest.mark.parametrize("cost", [0.0, -1.0, math.nan, math.inf, -math.inf])
 def test_a_cost_that_is_none_is_an_error(cost: float) -> None:
     with pytest.raises(ValueError, match="cost must be a finite number above 0"):
