@@ -104,6 +104,7 @@ class ResponseBuilder:
         self._single_limit = SINGLE_LIMIT.get(style)
         self._make_document = BODIES[dialect]
         self._is_problem = dialect == PROBLEM
+        self._type = _PROBLEM if dialect == PROBLEM else _JSON
         self._max_s = settings.retry_after_max_s
         self._jitter = settings.retry_jitter
         self._draw = draw
@@ -182,7 +183,7 @@ class ResponseBuilder:
             # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
             seconds = 0
             body = _encode(self._make_document(decision, status, self.sentence(decision), 0))
-            fields = [_NO_RETRY]
+            fields = [_NO_RETRY, self._type, (b"content-length", b"%d" % len(body))]
         else:
             draw, most_s = self._draw, self._max_s
             stretched = wait * (1.0 + self._jitter * draw())
@@ -196,18 +197,16 @@ class ResponseBuilder:
                 whole = wait_ms // 1000
                 text = _NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole
                 body += text + _MILLIS[wait_ms % 1000]
+            length = len(body)
             fields = [
                 _RETRIES[spread_s] if spread_s < _TABLE_SIZE else (b"retry-after", b"%d" % spread_s),
                 (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
+                self._type,
+                _LENGTHS[length] if length < _TABLE_SIZE else (b"content-length", b"%d" % length),
             ]
             if wait > most_s:
                 # The capped Retry-After is earlier than the real wait: a retry then is futile.
-                fields.append(_NO_RETRY)
-        length = len(body)
-        fields += (
-            _PROBLEM if self._is_problem else _JSON,
-            _LENGTHS[length] if length < _TABLE_SIZE else (b"content-length", b"%d" % length),
-        )
+                fields.insert(2, _NO_RETRY)
         if decision.window_s and self._sends_limit_fields:
             template = self._templates.get(decision.policy)
             if template is None or template.limit != decision.limit:
