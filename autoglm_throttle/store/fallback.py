@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from autoglm_throttle.limiting.decisions import TOO_LARGE, decision_of, seconds_until
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind
+from autoglm_throttle.store.protocol import AnyCharge, StoreErrorKind
 from autoglm_throttle.types import EXACT_AT_MOST, Decision, LimitStatus, Reason, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class StoreFallback:
     def decide(
         self,
         demand: Demand,
-        charges: Sequence[StoreCharge],
+        charges: Sequence[AnyCharge],
         kind: StoreErrorKind,
         health: StoreHealth,
         now: float,

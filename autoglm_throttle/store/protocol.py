@@ -15,6 +15,7 @@ from hashlib import blake2b
 from importlib import resources
 from itertools import accumulate, pairwise
 from operator import add, attrgetter
+from typing import TypeAlias
 from zlib import crc32
 
 from autoglm_throttle.types import UserLimit
@@ -57,6 +58,9 @@ class StoreErrorKind(StrEnum):
     LOOP = "loop"  # The event loop is one in which the store's client cannot run (trio)
 
 
+AnyCharge: TypeAlias = "StoreCharge | WindowEntry"
+
+
 @dataclass(slots=True, eq=False)
 class StoreCharge:
     """Units of one caller under one set of limits."""
@@ -71,10 +75,17 @@ class StoreCharge:
 class WindowEntry:
     """One request: its units are spent under all keys or under none. Or the refund of an earlier one."""
 
-    keys: list[str]  # One for each limit of each charge, in their order
+    # One for each limit of each charge, in their order. A tuple of texts, unlike a list or an object, is not
+    # visited by each garbage collection: of 20,000 callers that would be a pause of 60 ms.
+    keys: tuple[str, ...]
     policies: tuple[Policy, ...]  # One for each key
     tag: int  # The partition of all keys, `SPLIT` if there is more than one
-    charges: Sequence[StoreCharge] = ()
+    # The charge of a check that has one, as in `StoreCharge`.
+    kind: str = ""
+    limits: tuple[UserLimit, ...] = ()
+    user: str = ""
+    units: int = 0
+    several: Sequence[AnyCharge] = ()  # Charges of a check that has several
     single_policy: Policy | None = None  # The policy of a request of one limit and one unit
     refunds: Sequence[int] = ()  # Units for each key of a refund
     stamps: Sequence[int] = ()  # Of these units
@@ -82,6 +93,11 @@ class WindowEntry:
 
     def __post_init__(self) -> None:
         self.values = len(self.keys) * (1 if self.refunds else VALUES)
+
+    @property
+    def charges(self) -> Sequence[AnyCharge]:
+        """The charges of a check; of a single one it has the fields itself."""
+        return self.several or (self,)
 
 
 @dataclass(slots=True)
@@ -112,7 +128,7 @@ class WindowProtocol:
         self._partitions = partitions
         self._shapes: dict[str, _Shape] = {}
 
-    def build_check(self, charges: Sequence[StoreCharge]) -> WindowEntry:
+    def build_check(self, charges: Sequence[AnyCharge]) -> WindowEntry:
         """Build the request for the charges, at least one, which are spent together."""
         if len(charges) > 1:
             return self._build_combined_check(charges)
@@ -124,10 +140,11 @@ class WindowProtocol:
         tag = crc32(user.encode()) % self._partitions
         _, policies, heads_by_tag = shape
         heads = heads_by_tag[tag]
-        if len(heads) > 1:
-            return WindowEntry([head + user for head in heads], policies, tag, charges)
-        policy = policies[0] if charge.units == 1 else None
-        return WindowEntry([heads[0] + user], policies, tag, charges, policy)
+        keys = (heads[0] + user,) if len(heads) == 1 else tuple([head + user for head in heads])
+        check = WindowEntry(keys, policies, tag, charge.kind, charge.limits, user, charge.units)
+        if len(heads) == 1 and charge.units == 1:
+            check.single_policy = policies[0]
+        return check
 
     def build_refund(self, request: WindowEntry, answer: Answer) -> WindowEntry:
         """Build the refund of all units of an admission; its answer may be ignored."""
@@ -183,14 +200,14 @@ class WindowProtocol:
         ]
         return limits, policies, heads
 
-    def _build_combined_check(self, charges: Sequence[StoreCharge]) -> WindowEntry:
+    def _build_combined_check(self, charges: Sequence[AnyCharge]) -> WindowEntry:
         requests = [self.build_check((charge,)) for charge in charges]
         tags = {request.tag for request in requests}
         return WindowEntry(
-            [key for request in requests for key in request.keys],
-            tuple(policy for request in requests for policy in request.policies),
+            tuple([key for request in requests for key in request.keys]),
+            tuple([policy for request in requests for policy in request.policies]),
             tags.pop() if len(tags) == 1 else SPLIT,
-            charges,
+            several=charges,
         )
 
 
@@ -223,10 +240,10 @@ def _encode_each(entries: Sequence[WindowEntry]) -> ScriptArguments:
             wanted.append(-len(entry.keys))
             for policy, units, stamp in zip(entry.policies, entry.refunds, entry.stamps, strict=True):
                 wanted += (numbers.setdefault(policy, len(numbers) + 1), units, stamp)
-        elif len(entry.charges) > 1:
+        elif entry.several:
             wanted += _costs(entry, numbers)
         else:
-            alike = (id(entry.policies), entry.charges[0].units)
+            alike = (id(entry.policies), entry.units)
             if alike not in usual:
                 usual[alike] = _costs(entry, numbers)
             wanted += usual[alike]

@@ -12,6 +12,7 @@ from autoglm_throttle.store.batch import RedisBatch
 from autoglm_throttle.store.client import RedisClients
 from autoglm_throttle.store.protocol import (
     VALUES,
+    AnyCharge,
     StoreCharge,
     StoreErrorKind,
     StoreStats,
@@ -187,7 +188,7 @@ class RedisUserLimitStore:
         return next((result for result in results if isinstance(result, StoreErrorKind)), None)
 
     async def _charge_separately(
-        self, batch: RedisBatch, charges: Sequence[StoreCharge]
+        self, batch: RedisBatch, charges: Sequence[AnyCharge]
     ) -> Answer | StoreErrorKind:
         """Charge keys on different servers: addresses first, with a refund if a later charge is rejected.
 

@@ -24,7 +24,14 @@ from autoglm_throttle.limiting.decisions import Usage, Usages, decide, rejection
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
-from autoglm_throttle.store.protocol import VALUES, StoreCharge, StoreErrorKind, StoreStats, WindowEntry
+from autoglm_throttle.store.protocol import (
+    VALUES,
+    AnyCharge,
+    StoreCharge,
+    StoreErrorKind,
+    StoreStats,
+    WindowEntry,
+)
 from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, UserLimit
 
 if TYPE_CHECKING:
@@ -155,9 +162,9 @@ class SharedUserLimits:
             # An earlier rejection of more units would name too early a time from now on.
             self.deny_cache.remove(_key_of(demand, check))
         if len(answer) == VALUES and not answer[0]:  # as below, without the loop
-            user, charges.answer = check.charges[0], answer
-            record(user.kind, user.user, (answer[1],), now)
-            return ((user.limits[0], answer[1], answer[2] * US),)
+            charges.answer = answer
+            record(check.kind, check.user, (answer[1],), now)
+            return ((check.limits[0], answer[1], answer[2] * US),)
         verdict: Usages | Decision = ()
         rest = answer
         for charge in check.charges:
@@ -299,7 +306,7 @@ def _key_of(demand: Demand, check: WindowEntry) -> Key:
     return user.kind, demand.user, demand.address, user.units
 
 
-def charge_verdict(charge: StoreCharge, answer: Answer) -> Usages | Decision:
+def charge_verdict(charge: AnyCharge, answer: Answer) -> Usages | Decision:
     """Return the verdict on one caller: the rejection with the longest wait, else the usages."""
     starts = range(0, len(answer), VALUES)
     limits = zip(charge.limits, starts, strict=True)

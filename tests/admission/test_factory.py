@@ -202,7 +202,7 @@ class TestSharedStore:
         assert isinstance(store, RedisUserLimitStore)
         assert store.settings == StoreSettings(redis_url=SecretStr(self.URL), **chosen)
         (charge,) = self._pending_check(self.shared(redis_prefix="p", service="s", redis_partitions=1))
-        assert store.protocol.build_check([charge]).keys == [f"p:s:w2:{{0}}:user:l60:{'a' * 16}"]
+        assert store.protocol.build_check([charge]).keys == (f"p:s:w2:{{0}}:user:l60:{'a' * 16}",)
 
     def test_an_outage_goes_by_the_settings(self) -> None:
         windows = self.shared(redis_failures=7, redis_probe_s=2.5, redis_on_error="deny", workers=3)
