@@ -19,7 +19,7 @@ from autoglm_throttle.limiting.user_limits import UserLimits
 from autoglm_throttle.settings.groups.control import RateSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.protocol import StoreCharge, StoreErrorKind, WindowEntry
+from autoglm_throttle.store.protocol import AnyCharge, StoreErrorKind, WindowEntry
 from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
 from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.types import BorrowMode, ControlState, Policy, ServiceStats, Signal, StoreFailureMode
@@ -227,7 +227,7 @@ class TestSharedStore:
         (known,) = self._pending_check(self.shared(), "0123456789abcdef")
         assert known.user == "0123456789abcdef"
 
-    def _pending_check(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[StoreCharge, ...]:
+    def _pending_check(self, windows: SharedUserLimits, user: str = "a" * 16) -> tuple[AnyCharge, ...]:
         windows.is_usable = lambda: True
         question = windows.hit(Demand(user=user), NOW_S)
         assert isinstance(question, WindowEntry)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from autoglm_throttle.store.protocol import (
     Answer,
-    StoreCharge,
+    AnyCharge,
     StoreErrorKind,
     StoreStats,
     WindowEntry,
@@ -40,9 +40,9 @@ class ScriptedStore:
         self.protocol = WindowProtocol("athr", "default", 16)
         self.script: list[Answer | StoreErrorKind] = list(script)
         self.otherwise: Answer | StoreErrorKind = otherwise if otherwise is not None else granted()
-        self.charged: list[tuple[StoreCharge, ...]] = []
+        self.charged: list[tuple[AnyCharge, ...]] = []
         self.abandoned: list[WindowEntry] = []
-        self.given_back: list[tuple[tuple[StoreCharge, ...], Answer]] = []
+        self.given_back: list[tuple[tuple[AnyCharge, ...], Answer]] = []
         self.probes: list[StoreErrorKind | None] = []
         self.probed = 0
         self.dropped = 0
