@@ -20,7 +20,7 @@ from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.snapshot import Snapshot, take_snapshot
 from autoglm_throttle.gpu.sanity import drop_implausible
-from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.limiting.concurrency_limiter import NO_ENGINE, Ticket
 from autoglm_throttle.settings import BreakerSettings, Settings, SettingSource, settings_table
 from autoglm_throttle.types import (
     BreakerTransition,
@@ -29,6 +29,7 @@ from autoglm_throttle.types import (
     Criticality,
     CriticalityName,
     Demand,
+    EngineCapacity,
     GpuProvider,
     GpuSample,
     Rejected,
@@ -86,6 +87,7 @@ class Throttle:
         """Whether any guard has a fallback, or may be shed."""
         self._clock = clock
         self._redis = redis
+        self._engine = NO_ENGINE
         self.is_manual: bool = sampling == "manual"
         """Whether it runs no threads: the caller reads the sources."""
         self._configuration_logged = False
@@ -313,7 +315,7 @@ class Throttle:
         from autoglm_throttle.admission.control_loop import ControlLoop
 
         settings, now = self.settings, self._clock()
-        parts = factory.admission_parts(settings, self._clock, self._redis)
+        parts = factory.admission_parts(settings, self._clock, self._redis, self._engine)
         controller = factory.controller(settings, now)
         self.admission = AdmissionController(parts, controller.control_state(now), weak_method(self._refresh))
         self.control = ControlLoop(
@@ -321,6 +323,24 @@ class Throttle:
         )
         if parts.fleet is not None:
             parts.fleet.stop_with(self)
+
+    def adopt_engine(
+        self, engine: EngineCapacity, settings: Settings, sources: Sequence[GpuProvider] = ()
+    ) -> None:
+        """Build all parts but the guards anew for an inference engine that was recognised in this process.
+
+        Counters and windows begin anew, so call it before the first request. Permits in flight stay valid.
+
+        Args:
+            engine: its capacity, which bounds the concurrency limit.
+            settings: the settings, with the defaults that suit it.
+            sources: further sources of telemetry.
+        """
+        self.stop()
+        self.settings, self._engine = settings, engine
+        self._build([*self.control.monitor.providers, *sources])
+        if self._guards is not None:
+            self.control.after_sample = weak_method(self._poll_guards)
 
     def _rebuild(self) -> None:
         """Build all parts anew in a forked child: threads and held locks of the parent are not here."""

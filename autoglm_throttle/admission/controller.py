@@ -335,6 +335,11 @@ class AdmissionController:
                 self.verdicts.log_rejection(demand, decision, self._clock())
         self.verdicts.flush()
 
+    def retry_after_s(self, demand: Demand) -> float:
+        """Return the seconds after which a request that the service itself has rejected may return."""
+        with self._lock:
+            return self._settlement.limiter.retry_after_s(demand.user, self._clock())
+
     def record_exempt(self) -> None:
         """Count a request that is exempt from the throttle."""
         with self._lock:

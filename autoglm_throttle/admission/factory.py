@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.events import EventQueue
-from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
+from autoglm_throttle.limiting.concurrency_limiter import NO_ENGINE, AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.decisions import HasTokens
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, SharedBudget
@@ -20,7 +20,7 @@ from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.gpu import ENGINES
-from autoglm_throttle.types import Clock, Decision, Demand, GpuProvider, Policy
+from autoglm_throttle.types import Clock, Decision, Demand, EngineCapacity, GpuProvider, Policy
 from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ class AdmissionParts:
 
 
 def admission_parts(
-    settings: Settings, clock: Clock, redis: Callable[[], Any] | None = None
+    settings: Settings,
+    clock: Clock,
+    redis: Callable[[], Any] | None = None,
+    engine: EngineCapacity = NO_ENGINE,
 ) -> AdmissionParts:
     """Create the limits of the settings; ``redis`` makes the client of each event loop, if it is given."""
     now = clock()
@@ -68,13 +71,19 @@ def admission_parts(
 
     members = fleet(settings, buckets, lock, clock)
     users = user_limits(settings, hasher, lock, clock, redis, members)
+    sets = limit_sets(settings)
+    if engine.processes > 1 and isinstance(users, UserLimits):
+        from autoglm_throttle.store.fallback import fair_share
+
+        sets = sets.map(partial(fair_share, processes=engine.processes))
+        users = UserLimits(sets, settings.users.max_users)
     return AdmissionParts(
-        settlement=Settlement(clock, lock, concurrency_limiter(settings, now)),
+        settlement=Settlement(clock, lock, concurrency_limiter(settings, now, engine)),
         buckets=buckets,
         take_tokens=take_tokens,
         shared_budget=SharedBudget(settings.rates, now),
         user_limits=users,
-        limit_sets=limit_sets(settings),
+        limit_sets=sets,
         quota=memory,
         fleet=members,
         store=None if isinstance(users, UserLimits) else users,
@@ -209,10 +218,13 @@ def breaker_store(settings: Settings, clock: Clock) -> RedisBreakerStore | None:
     return RedisBreakerStore(connect, settings.store, breakers, clock, cluster=clients.cluster)
 
 
-def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
-    """Create the limit on requests in flight for the policy."""
+def concurrency_limiter(
+    settings: Settings, now: float, engine: EngineCapacity = NO_ENGINE
+) -> AdaptiveConcurrencyLimiter | FixedConcurrencyLimit:
+    """Create the limit on requests in flight for the policy, up to the capacity of an ``engine``."""
     if settings.control.policy not in {Policy.ADAPTIVE, Policy.CONCURRENCY}:
         maximum = settings.concurrency.inflight_max or math.inf
+        maximum = min(maximum, engine.most)
         return FixedConcurrencyLimit(maximum, settings.concurrency.slo_s or LEARNED_SLO_MIN_S)
     return AdaptiveConcurrencyLimiter(
         settings.concurrency,
@@ -221,6 +233,7 @@ def concurrency_limiter(settings: Settings, now: float) -> AdaptiveConcurrencyLi
         workers=settings.rates.workers,
         dry_run=settings.control.dry_run,
         objectives={route.name: route.slo_s for route in settings.routes if route.slo_s is not None},
+        engine=engine,
     )
 
 

@@ -41,6 +41,7 @@ from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rea
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker import AppBreaker
+    from autoglm_throttle.asgi.vllm import VllmServer
 
 
 # Longest wait at startup for a first sample of each source, if ``GPU_REQUIRED`` is set.
@@ -75,10 +76,10 @@ class ThrottleMiddleware:
     ) -> None:
         self.app: App = app
         self._breaker: AppBreaker | None = None
+        self._arguments = app, identify, breaker
+        self._vllm: VllmServer | None = None
         try:
-            self._prepare(throttle if throttle is not None else Throttle.from_env(), identify)
-            if breaker is not None:
-                self._install_breaker(breaker)
+            self._prepare(throttle if throttle is not None else Throttle.from_env())
         except ConfigError as error:
             if not in_event_loop():
                 raise
@@ -86,10 +87,16 @@ class ThrottleMiddleware:
             self._config_error = error
             self.__class__ = _MisconfiguredMiddleware
 
-    def _prepare(self, throttle: Throttle, identify: Identify | None) -> None:
+    def _prepare(
+        self, throttle: Throttle, app: App | None = None, exempt_prefixes: tuple[str, ...] = ()
+    ) -> None:
+        own, identify, breaker = self._arguments
+        self.app = app or own
         self.throttle = throttle
         settings = throttle.settings
-        self._routes = RouteTable(settings.routes, settings.callers.exempt_paths, settings.responses.errors)
+        self._routes = RouteTable(
+            settings.routes, settings.callers.exempt_paths, settings.responses.errors, exempt_prefixes
+        )
         self._classifier = RequestClassifier(
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
         )
@@ -101,6 +108,8 @@ class ThrottleMiddleware:
         self._marks = marks.Marks(self.app, self._routes)
         self._gives_advice = settings.quota.quotas
         self._nested_warned = False
+        if breaker is not None:
+            self._install_breaker(breaker)
 
     def _install_breaker(self, name: str) -> None:
         # It imports all guards, which are not needed without a breaker.
@@ -331,9 +340,26 @@ class ThrottleMiddleware:
         except Exception:  # noqa: BLE001 - what cannot be learned must not break a request
             self._record_oddity("malformed_scope")
 
+    def _recognise_vllm(self, scope: Scope) -> None:
+        """Adapt to a vLLM server that this middleware runs in, before its first request."""
+        try:
+            state = scope["app"].state
+            if self._vllm is not None or state.vllm_config is None or state.engine_client is None:
+                return
+        except Exception:  # noqa: BLE001 - another app, whose state may be anything
+            return
+        from autoglm_throttle.asgi import vllm  # not needed elsewhere
+
+        self._vllm = vllm.VllmServer(state, self.throttle)
+        app = vllm.VllmApp(self._arguments[0], self._vllm)
+        self._prepare(self.throttle, app, vllm.EXEMPT_PREFIXES)
+
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._recognise_vllm(scope)
         self.throttle.start()
         try:
+            if self._vllm is not None:
+                self._vllm.start()
             problem = self.throttle.admission.unsupported_loop() or await self._missing_sample_error()
             if problem:
                 await receive()
@@ -342,6 +368,8 @@ class ThrottleMiddleware:
             await self.app(scope, receive, send)
         finally:
             self.throttle.stop()
+            if self._vllm is not None:
+                self._vllm.stop()
 
     async def _missing_sample_error(self) -> str:
         """Return the reason why required first GPU samples are missing; empty if all arrived."""

@@ -59,6 +59,7 @@ class RouteTable:
 
     Paths are matched without ``root_path``, with repeated and trailing slashes removed.
     Policies learned from marks come after the configured ones, so configuration wins.
+    Without any other policy, paths that begin with one of ``exempt_prefixes`` are exempt.
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class RouteTable:
         routes: Iterable[RoutePolicy] = (),
         exempt_paths: Iterable[str] = (),
         errors: ErrorStyle = ErrorStyle.AUTO,
+        exempt_prefixes: tuple[str, ...] = (),
     ) -> None:
         self._routes = list(routes)
         self._configured = len(self._routes)
         self._exempt_paths = frozenset(exempt_paths)
         self._errors = errors
+        self._exempt_prefixes = exempt_prefixes
         self._generation = 0
         # Policies by method and path as sent; a full cache forgets its oldest path.
         # Those of OPTIONS depend on the fields of the request.
@@ -116,7 +119,8 @@ class RouteTable:
     def _new_policy(self, scope: Mapping[str, Any], method: str, root_path: str) -> PathPolicy:
         path = path_of(scope)
         route = self.match(path, scope.get("method") or "GET") if self.has_routes else None
-        exempt = path in self._exempt_paths or (route is not None and route.exempt and not is_ambiguous(path))
+        exempts = path.startswith(self._exempt_prefixes) if route is None else route.exempt
+        exempt = path in self._exempt_paths or (exempts and not is_ambiguous(path))
         exempt = exempt or (method == "OPTIONS" and is_preflight(scope))
         name = _name(method if method in METHODS else "*", path) if route is None else route.name
         slot = SlotUse.REQUEST if route is None else route.slot

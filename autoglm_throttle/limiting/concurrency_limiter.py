@@ -33,6 +33,7 @@ from autoglm_throttle.types import (
     ConcurrencyView,
     Decision,
     Demand,
+    EngineCapacity,
     Fairness,
     LimiterReport,
     Outcome,
@@ -44,6 +45,14 @@ __all__ = ["AdaptiveConcurrencyLimiter", "Ticket", "TicketState"]
 _SUCCESS, _SLOW, _FAILURE = Outcome.SUCCESS, Outcome.SLOW, Outcome.FAILURE
 _HIGH = Priority.HIGH
 _NO_TICKETS: Sequence[Ticket] = ()
+# Work that may be queued before a request of mid or low, in latencies of an engine of known capacity.
+ENGINE_QUEUE = 0.75
+
+# Time between two starts under overload, as a share of that between two ends: requests that begin together
+# make the others wait for their prompts, and those of equal length end together, too.
+ENGINE_SPREAD = 0.5
+
+NO_ENGINE = EngineCapacity()
 _NO_OBJECTIVES: Mapping[str, float] = MappingProxyType({})
 
 # First limit, of all workers together, if no objective is set: until one is learned, nothing lowers it.
@@ -78,15 +87,16 @@ class AdaptiveConcurrencyLimiter:
         workers: processes in front of the same service, which share the first limit.
         dry_run: queue no request: it runs above the limit and counts as a queued one.
         objectives: declared objectives in seconds, by name of the work class.
+        engine: the capacity of the engine that serves the requests, where the limit begins and ends.
     """
 
     __slots__ = (
-        *("_even", "_first_end_s", "_learned_limit", "_learns_slo", "_paused_max", "_quiet", "_rejected"),
-        *("_uncounted_max", "_wait", "capacity", "displaced", "in_flight", "limit", "memory", "paused"),
-        *("period", "queues", "service", "settings", "waiting", "work_classes"),
+        *("_engine", "_even", "_first_end_s", "_learned_limit", "_learns_slo", "_paused_max", "_quiet"),
+        *("_rejected", "_uncounted_max", "_wait", "capacity", "displaced", "in_flight", "limit", "memory"),
+        *("paused", "period", "queues", "service", "settings", "waiting", "work_classes"),
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each fact about the service
         self,
         settings: ConcurrencySettings,
         now: float,
@@ -95,12 +105,14 @@ class AdaptiveConcurrencyLimiter:
         workers: int = 1,
         dry_run: bool = False,
         objectives: Mapping[str, float] = _NO_OBJECTIVES,
+        engine: EngineCapacity = NO_ENGINE,
     ) -> None:
         self.settings: ConcurrencySettings = settings
         # Attributes of a pydantic model take twice as long to read: requests read those of plain objects.
         self._paused_max = settings.paused_max
         self._learns_slo = settings.slo_s is None
         self._even = workers > 1
+        self._engine = engine
         self.work_classes: WorkClasses = WorkClasses(settings.slo_s, objectives)
         self.service: ServiceEstimator = ServiceEstimator(settings, self.work_classes, workers)
         self.memory: MemoryCap = MemoryCap(memory_target)
@@ -120,8 +132,13 @@ class AdaptiveConcurrencyLimiter:
         # When the first request ended: what began before may have waited for a model to load.
         self._first_end_s = math.inf
         self._rejected = 0
-        is_unset = self._learns_slo and "inflight_start" not in settings.model_fields_set
-        first = FIRST_LIMIT_UNSET if is_unset else settings.inflight_start
+        first: float = settings.inflight_start
+        is_given = "inflight_start" in settings.model_fields_set
+        is_unset = self._learns_slo and not is_given and engine.slots is None
+        if is_unset:
+            first = FIRST_LIMIT_UNSET
+        elif engine.slots is not None and not is_given:
+            first = engine.ceiling * workers
         # Limit once an objective has been learned, if none has reached the first one; 0: nothing to do.
         self._learned_limit: float = max(1.0, settings.inflight_start / workers) if is_unset else 0.0
         self._begin_period(float(max(1, settings.inflight_floor // workers, math.ceil(first / workers))))
@@ -130,6 +147,14 @@ class AdaptiveConcurrencyLimiter:
     def slo_s(self) -> float:
         """The objective in force, in seconds: the set one, or the learned one."""
         return self.service.slo_s
+
+    @property
+    def start_interval_s(self) -> float:
+        """Seconds between the starts of two requests in an engine of known capacity; 0 without overload."""
+        slots, period = self._engine.slots, self.period
+        if slots is None or not (period.limited or period.was_limited):
+            return 0.0
+        return ENGINE_SPREAD * self.service.latency_s / slots
 
     def record_arrival(self, priority: int, now: float) -> None:
         """Record an arrival that an earlier limit rejected: it counts as demand."""
@@ -190,7 +215,9 @@ class AdaptiveConcurrencyLimiter:
         in_turn = bool(wait.turns) and wait.take_turn(demand.user, now)
         max_wait_s = self.service.max_wait_s(work_class, demand.slo_s, in_turn=in_turn)
         # With no time to wait it may only take a slot that no ticket waits for.
-        excess = wait.excess(demand, max_wait_s, free) if max_wait_s else self.waiting + 1
+        excess = (
+            wait.excess(demand, self._queue_s(demand, max_wait_s), free) if max_wait_s else self.waiting + 1
+        )
         queue_index = demand.priority + 1
         queue = self.queues.all[queue_index]
         queued = len(queue.tickets)
@@ -343,6 +370,11 @@ class AdaptiveConcurrencyLimiter:
         detail = "queue:timeout" if now >= ticket.deadline_s else "queue:full"
         return self._reject(demand.user, detail, wait_s, now)
 
+    def retry_after_s(self, user: str, now: float) -> float:
+        """Assign the next turn to a request that the service itself has rejected; in seconds from now."""
+        now = self._tick(now)
+        return self._reject(user, "", self.service.latency_s, now).retry_after_s
+
     def occupy_over_limit(self, demand: Demand, work_class: WorkClass) -> int:
         """Count a request in flight above the limit: in a dry run it runs in spite of its rejection."""
         would_wait = self._wait.would_wait(self.capacity - self.in_flight)
@@ -442,14 +474,20 @@ class AdaptiveConcurrencyLimiter:
         self._set_capacity()
 
     def _bound(self, limit: float) -> float:
-        return min(limit, self.memory.requests, float(self.settings.inflight_max) or math.inf)
+        engine = self._engine
+        most = float(self.settings.inflight_max) or engine.ceiling
+        return min(limit, self.memory.requests, most, engine.most)
 
     def _set_capacity(self) -> None:
         """Apply the bounds to the slots: paused requests keep their memory, and too many end admission."""
         if self.paused >= self._paused_max:
             self.capacity = 0
         else:
-            self.capacity = int(min(self._bound(self.limit), max(0.0, self.memory.requests - self.paused)))
+            # An engine works on paused requests, too. A wrong count must not close the service.
+            others = max(0, self._engine.unfinished() - self.in_flight)
+            free = max(self._bound(math.inf) - others, self.settings.inflight_floor)
+            free = min(self.memory.requests - self.paused, free)
+            self.capacity = int(min(self._bound(self.limit), max(0.0, free)))
 
     def _end_pause(self, work_class: WorkClass) -> None:
         self.paused -= 1
@@ -477,6 +515,12 @@ class AdaptiveConcurrencyLimiter:
         if self.memory.record_failure(self.in_flight, now):
             self._set_capacity()
         return lasted_s >= (work_class.unloaded_s or math.inf) / 2
+
+    def _queue_s(self, demand: Demand, max_wait_s: float) -> float:
+        """Return the seconds of work that may be queued before a demand that waits ``max_wait_s`` at most."""
+        if self._engine.slots is None or demand.priority is _HIGH or self.service.rate_rps is None:
+            return max_wait_s
+        return min(max_wait_s, ENGINE_QUEUE * self.service.latency_s)
 
     def _append(self, ticket: Ticket) -> Ticket:
         self.queues.all[ticket.queue_index].append(ticket)

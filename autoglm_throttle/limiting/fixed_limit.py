@@ -6,6 +6,7 @@ For the policies that measure no service rate, with the methods of `AdaptiveConc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from autoglm_throttle.limiting.service_estimator import FIRST_LATENCY_S
 from autoglm_throttle.limiting.ticket import Ticket, TicketState
@@ -49,6 +50,9 @@ class FixedConcurrencyLimit:
         self._held_s = FIRST_LATENCY_S
         self._rejected = 0
 
+    # Starts are not spread: what is overload is not measured.
+    start_interval_s: ClassVar[float] = 0.0
+
     def record_arrival(self, priority: int, now: float) -> None:
         """Do nothing: a fixed limit needs no demand."""
 
@@ -67,6 +71,10 @@ class FixedConcurrencyLimit:
     def rejection(self, ticket: Ticket, now: float) -> Decision:  # noqa: ARG002 - interface
         """Build the same rejection: there are no tickets."""
         return self._build_rejection()
+
+    def retry_after_s(self, user: str, now: float) -> float:  # noqa: ARG002 - interface
+        """Return the seconds after which a request that the service itself has rejected may return."""
+        return self._build_rejection().retry_after_s
 
     def _build_rejection(self) -> Decision:
         retry_s = self._held_s / self.limit

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+
+# Requests that wait inside an engine, as a share of those that it runs: without any, a slot that becomes free
+# would be idle until the next request has arrived there.
+ENGINE_SPARE = 0.125
 
 
 class Policy(StrEnum):
@@ -81,6 +86,22 @@ class LimiterReport:
     in_flight: int = 0
     limit: float = math.inf  # maximum of requests in flight, all bounds considered
     processes: int = 1  # processes that share the nominal rates
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapacity:
+    """Capacity of the inference engine behind this process; of several API servers, the part of this one."""
+
+    slots: int | None = None  # requests that it runs at a time, >= 1; None: not known
+    most: float = math.inf  # requests, running or queued, above which the engine itself rejects
+    unfinished: Callable[[], int] = int  # returns the requests of this process in it now; never raises
+    processes: int = 1  # API servers of the engine, which share the limits that are kept in memory
+
+    @property
+    def ceiling(self) -> float:
+        """Requests in flight at most: as many as the engine runs, and a few that wait inside."""
+        slots = math.inf if self.slots is None else self.slots + max(1, round(ENGINE_SPARE * self.slots))
+        return min(slots, self.most)
 
 
 @dataclass(frozen=True, slots=True)

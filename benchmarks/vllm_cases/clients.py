@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TOKENS = 120
+GOOD_S = 1.0
+"""Longest time to the first token of a good answer."""
+
 UNTOLD_S = 0.5
 """Pause after a rejection that names no time."""
 
@@ -26,10 +29,14 @@ BODY = json.dumps(
         "stream": True,
     }
 ).encode()
-REQUEST = (
+HEAD = (
     b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n" % len(BODY)
-) + BODY
+    b"content-length: %d\r\n" % len(BODY)
+)
+REQUEST = HEAD + b"\r\n" + BODY
+
+MIX = {"high": 1, "mid": 3, "low": 6}
+"""Clients of each ten that state a priority."""
 
 
 @dataclass
@@ -40,7 +47,9 @@ class Counts:
     """Ends of complete answers, since the start."""
     first_token_s: list[float] = field(default_factory=list)
     """Time to the first data of each complete answer."""
+    first_token_of_high_s: list[float] = field(default_factory=list)
     rejected: int = 0
+    rejected_of_high: int = 0
     rejected_in_stream: int = 0
     """Answers that began with 200 and held nothing but a rejection: of many requests at once, vLLM's own
     limit rejects the later ones so.
@@ -51,9 +60,15 @@ class Counts:
 
     def figures(self, seconds: float) -> dict[str, Any]:
         """Return the figures of the run."""
-        first = sorted(self.first_token_s)
+        first, high = sorted(self.first_token_s), sorted(self.first_token_of_high_s)
+        tries_of_high = len(high) + self.rejected_of_high
         return {
             "rps": sum(end <= seconds for end in self.ends_s) / seconds,
+            "good_rps": sum(
+                began <= GOOD_S and end <= seconds
+                for began, end in zip(self.first_token_s, self.ends_s, strict=True)
+            )
+            / seconds,
             "first_token_p50_s": _quantile(first, 0.5),
             "first_token_p95_s": _quantile(first, 0.95),
             "rejected": self.rejected,
@@ -61,6 +76,9 @@ class Counts:
             "lost": self.losses.total(),
             "pause_p50_s": _quantile(sorted(self.pauses_s), 0.5),
             "pause_max_s": max(self.pauses_s, default=0.0),
+            "rejected_per_served": (self.rejected + self.rejected_in_stream) / max(1, len(first)),
+            "high_first_token_p95_s": _quantile(high, 0.95),
+            "high_served": len(high) / tries_of_high if tries_of_high else 0.0,
         }
 
 
@@ -107,11 +125,16 @@ class Caller:
     Args:
         port: of the server.
         counts: of all clients of the run.
+        priority: that it states; empty: none.
     """
 
-    def __init__(self, port: int, counts: Counts) -> None:
+    def __init__(self, port: int, counts: Counts, priority: str = "") -> None:
         self._port = port
         self._counts = counts
+        self.priority = priority
+        self._is_high = priority == "high"
+        stated = f"x-priority: {priority}\r\n".encode() if priority else b""
+        self._request = HEAD + stated + b"\r\n" + BODY
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def loop(self, began_s: float, until_s: float) -> None:
@@ -141,19 +164,11 @@ class Caller:
             self._connection = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._connection
         sent_s = now()
-        writer.write(REQUEST)
+        writer.write(self._request)
         head = await _head(reader)
         if head.status == 200:
             first_s, data = await _stream(reader, sent_s)
-            if b'"finish_reason":"length"' not in data:  # an error within the stream
-                if b'"code": 503' in data:
-                    counts.rejected_in_stream += 1
-                else:
-                    counts.losses[data[-200:].decode(errors="replace")] += 1
-                return UNTOLD_S
-            counts.first_token_s.append(first_s)
-            counts.ends_s.append(now() - began_s)
-            return 0.0
+            return self._end_of_stream(first_s, data, now() - began_s)
         await reader.readexactly(int(head.fields.get("content-length", "0")))
         if head.fields.get("connection") == "close":
             self.close()
@@ -161,15 +176,33 @@ class Caller:
             counts.losses[str(head.status)] += 1
             return UNTOLD_S
         counts.rejected += 1
+        counts.rejected_of_high += self._is_high
         counts.pauses_s.append(head.pause_s)
         if head.pause_s > IDLE_S:
             self.close()
         return head.pause_s
 
+    def _end_of_stream(self, first_s: float, data: bytes, end_s: float) -> float:
+        """Count an answer that began with 200; return the pause until the next request."""
+        counts = self._counts
+        if b'"finish_reason":"length"' in data:
+            counts.first_token_s.append(first_s)
+            if self._is_high:
+                counts.first_token_of_high_s.append(first_s)
+            counts.ends_s.append(end_s)
+            return 0.0
+        if b'"code": 503' in data:  # an error within the stream
+            counts.rejected_in_stream += 1
+            counts.rejected_of_high += self._is_high
+        else:
+            counts.losses[data[-200:].decode(errors="replace")] += 1
+        return UNTOLD_S
 
-async def run(port: int, clients: int, seconds: float) -> Counts:
-    """Let clients ask for ``seconds``, and wait until all have their last answer."""
+
+async def run(port: int, clients: int, seconds: float, *, mixed: bool = False) -> Counts:
+    """Let clients ask for ``seconds``, and wait until all have their last answer; ``mixed``: by priority."""
     counts, began_s = Counts(), asyncio.get_running_loop().time()
-    callers = [Caller(port, counts) for _ in range(clients)]
+    order = [name for name, share in MIX.items() for _ in range(share)] if mixed else [""]
+    callers = [Caller(port, counts, order[number % len(order)]) for number in range(clients)]
     await asyncio.gather(*(caller.loop(began_s, began_s + seconds) for caller in callers))
     return counts

@@ -10,7 +10,9 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).parents[2]
 START_S = 240.0
@@ -35,6 +37,8 @@ OPTIONS = (
     "2048",
     "--max-num-seqs",
     str(SLOTS),
+    "--num-gpu-blocks-override",  # full contexts in all slots, and no gigabyte for each engine
+    "256",
     "--disable-uvicorn-access-log",
 )
 
@@ -46,16 +50,23 @@ class Engine:
         python: interpreter of the environment in which vLLM is installed.
         model: directory of the model.
         more: further options of the command.
+        settings: environment variables of the middleware.
     """
 
-    def __init__(self, python: Path, model: Path, more: tuple[str, ...] = ()) -> None:
-        self.port = _free_port()
+    def __init__(
+        self,
+        python: Path,
+        model: Path,
+        more: tuple[str, ...] = (),
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.port = free_port()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTOGLM_THROTTLE_")}
         command = [str(python.with_name("vllm")), "serve", str(model), "--port", str(self.port)]
         self._process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--served-model-name", "m", *OPTIONS, *more],
-            env=kept | ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
+            env=kept | ENVIRONMENT | {"PYTHONPATH": str(ROOT)} | dict(settings),
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -97,7 +108,8 @@ class Engine:
         self._output.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this host that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import aiohttp
@@ -210,3 +211,20 @@ async def test_rejections_are_connection_errors_of_aiohttp() -> None:
             throttle.clock.advance(10.0)
             assert (await session.get(f"{url}/200")).status == 200
     assert isinstance(caught.value.__cause__, GuardRejected)
+
+
+async def test_the_app_of_sglang_is_wrapped_and_its_probes_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.applications import Starlette
+
+    server = ModuleType("http_server")
+    server.app = Starlette()  # type: ignore[attr-defined]
+    monkeypatch.setenv("AUTOGLM_THROTTLE_USER_LIMIT", "1/minute")
+    example = loaded("sglang_server")
+    monkeypatch.setattr(example, "server_module", lambda: server)
+    async with client(example.app) as caller:
+        for key, expected in (("a", 404), ("a", 429), ("b", 404)):
+            headers = {"authorization": f"Bearer {key}"}
+            assert (await caller.get("/generate", headers=headers)).status_code == expected
+        assert [(await caller.get("/v1/loads")).status_code for _ in range(3)] == [404] * 3
+    with pytest.raises(AttributeError):
+        _ = example.nothing

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import vllm
-from benchmarks.vllm_cases import clients
+from benchmarks.vllm_cases import clients, environment
 
 REJECTED = b"HTTP/1.1 503 Busy\r\nretry-after: 30\r\nretry-after-ms: 1\r\ncontent-length: 2\r\n\r\n{}"
 BEGUN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\n: hi\r\n\r\n8\r\ndata: x\n\r\n"
@@ -20,14 +20,49 @@ BUSY = BEGUN + b'1d\r\ndata: {"error": {"code": 503}}\r\n0\r\n\r\n'
 ERROR = b"HTTP/1.1 500 Error\r\ncontent-length: 0\r\n\r\n"
 
 
-@pytest.mark.parametrize("folder", [None, "nowhere"])
-def test_without_vllm_the_last_line_says_so(
-    folder: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def last_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     monkeypatch.delenv("VLLM_ENV", raising=False)
-    monkeypatch.setattr(sys, "argv", ["vllm", *(["--vllm", folder] if folder else [])])
+    monkeypatch.setattr(sys, "argv", ["vllm", *options])
     vllm.main()
-    assert capsys.readouterr().out.splitlines()[-1] == vllm.SKIPPED
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_without_vllm_the_last_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert last_line(monkeypatch, capsys) == vllm.SKIPPED
+    assert last_line(monkeypatch, capsys, "--vllm", str(tmp_path)) == vllm.SKIPPED
+
+
+def test_environment_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folder: Path) -> None:
+        raise subprocess.CalledProcessError(1, ["pip"])
+
+    monkeypatch.setattr(environment, "make", fail)
+    assert not vllm.ready(tmp_path / "new")
+    assert "cannot be made: Command '['pip']' returned" in capsys.readouterr().out
+
+
+def test_requirements_are_those_for_text() -> None:
+    lines = [
+        "torch==2.13.0",
+        "numpy",
+        "torchvision; x == 'y'",
+        "ray; extra == 'ray'",
+        "Torchaudio>1",
+        "xgrammar>=1",
+    ]
+    assert [*environment.required(lines)] == ["numpy", "xgrammar>=1"]
+
+
+def test_made_environment_has_the_command_and_the_marker(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "vllm").touch()
+    assert not environment.has_vllm(tmp_path)
+    (tmp_path / "lib/python3.11/site-packages/vllm-0.32.0+cpu.dist-info").mkdir(parents=True)
+    assert environment.has_vllm(tmp_path)
 
 
 async def answered(answers: list[bytes]) -> clients.Counts:
@@ -85,22 +120,83 @@ def test_untold_rejection_pauses_half_a_second() -> None:
     assert clients.Head(503, {"retry-after": "2"}).pause_s == 2.0
 
 
-def rows(rps: float, first_s: float) -> list[dict[str, float]]:
+def rows(rps: float, first_s: float, rejected: int = 0, **high: int) -> list[vllm.Figures]:
     ends = [0.1] * round(rps)
-    counts = clients.Counts(ends_s=ends, first_token_s=[first_s] * len(ends))
+    counts = clients.Counts(ends_s=ends, first_token_s=[first_s] * len(ends), rejected=rejected)
+    if high:
+        counts.first_token_of_high_s = [first_s] * high["served"]
+        counts.rejected_of_high = high["shed"]
     return [counts.figures(1.0)]
 
 
-def test_bars_compare_with_the_own_limit_of_vllm() -> None:
-    seen = {"alone": rows(30, 2.0), "ours": rows(30, 0.5), "own limit": rows(32, 0.4)}
-    rps, first = vllm.bars(seen)
-    assert (rps.value, rps.verdict) == (30 / 32, "MISSED")
-    assert (round(first.value, 6), first.verdict) == (1.25, "met")
-    assert vllm.medians(seen)["ours"]["rps"] == 30
+LIMITS = {
+    "limit 9": rows(28, 0.1, 80),
+    "limit 12": rows(30, 0.2, 70),
+    "limit 16": rows(32, 0.4, 64),
+    "limit 32": rows(31, 0.9, 31),
+}
+LOW = {"alone": rows(20, 0.02), "ours": rows(19, 0.03)}
+SEEN: dict[str, vllm.Seen] = {
+    "8x": {"alone": rows(30, 2.0), **LIMITS, "ours": rows(32, 0.2, 32)},
+    "8x, priorities": {
+        "limit 16": rows(32, 0.4, 64, served=3, shed=60),
+        "ours": rows(32, 0.1, 32, served=10, shed=0),
+        "ours, priority": rows(32, 0.3, 32, served=9, shed=1),
+    },
+    "0.5x": LOW,
+    "1x": LOW,
+}
 
 
-def test_figures_of_the_code_before_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.harness.RESULTS", tmp_path)
-    before = vllm.merged({"clients": 1}, before=True)
-    (tmp_path / "vllm.json").write_text(json.dumps(before))
-    assert vllm.merged({"clients": 2}, before=False) == {"clients": 2, "before": {"clients": 1}}
+def test_bars_compare_with_the_best_limit_of_vllm() -> None:
+    found = vllm.bars(SEEN, 0.0)
+    assert vllm.best(SEEN["8x"]) == "limit 16"
+    assert [round(bar.value, 3) for bar in found] == [
+        1,
+        0.5,
+        0.5,
+        0.25,
+        1,
+        0.75,
+        0.9,
+        0.95,
+        1.5,
+        0.95,
+        1.5,
+        0,
+    ]
+    missed = [bar.text for bar in found if not bar.met]
+    assert [text.split(":")[0] for text in missed] == ["8x", "8x", "0.5x", "0.5x", "1x", "1x"]
+    assert not vllm.bars(SEEN, float("nan"))[-1].met
+
+
+def test_table_has_a_row_for_each_load_and_server() -> None:
+    kept = {
+        "date": "2026-01-02",
+        "processor": "a processor",
+        "cores": 2,
+        "python": "3.11.7",
+        "versions": {},
+        "rounds": 1,
+        "medians": {name: vllm.medians(seen) for name, seen in SEEN.items()},
+    }
+    lines = vllm.part(kept).splitlines()
+    assert "| 8x | ours | 32.0 | 32.0 | 0.20 s | 0.20 s | 1.00 | - | - |" in lines
+    assert (
+        "| 8x, priorities | ours, priority | 32.0 | 32.0 | 0.30 s | 0.30 s | 1.00 | 0.30 s | 0.90 |" in lines
+    )
+    assert len(lines) == 2 + 6 + 3 + 4 + 2
+
+
+async def test_clients_state_priorities_one_three_six(monkeypatch: pytest.MonkeyPatch) -> None:
+    stated: list[str] = []
+
+    async def loop(caller: clients.Caller, began_s: float, until_s: float) -> None:
+        stated.append(caller.priority)
+
+    monkeypatch.setattr(clients.Caller, "loop", loop)
+    await clients.run(1, 20, 1.0, mixed=True)
+    assert {name: stated.count(name) for name in set(stated)} == {"high": 2, "mid": 6, "low": 12}
+    stated.clear()
+    await clients.run(1, 2, 1.0)
+    assert stated == ["", ""]
