@@ -91,8 +91,18 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *("_engine", "_even", "_first_end_s", "_learned_limit", "_learns_slo", "_paused_max", "_quiet"),
-        *("_rejected", "_uncounted_max", "_wait", "capacity", "displaced", "in_flight", "limit", "memory"),
+        *("_engine", "_even", "_first_end_s", "_learned_limit", "_learns_slo", "_most", "_paused_max"),
+        *(
+            "_quiet",
+            "_rejected",
+            "_uncounted_max",
+            "_wait",
+            "capacity",
+            "displaced",
+            "in_flight",
+            "limit",
+            "memory",
+        ),
         *("paused", "period", "queues", "service", "settings", "waiting", "work_classes"),
     )
 
@@ -113,6 +123,7 @@ class AdaptiveConcurrencyLimiter:
         self._learns_slo = settings.slo_s is None
         self._even = workers > 1
         self._engine = engine
+        self._most = min(float(settings.inflight_max) or engine.ceiling, engine.most)
         self.work_classes: WorkClasses = WorkClasses(settings.slo_s, objectives)
         self.service: ServiceEstimator = ServiceEstimator(settings, self.work_classes, workers)
         self.memory: MemoryCap = MemoryCap(memory_target)
@@ -215,9 +226,10 @@ class AdaptiveConcurrencyLimiter:
         in_turn = bool(wait.turns) and wait.take_turn(demand.user, now)
         max_wait_s = self.service.max_wait_s(work_class, demand.slo_s, in_turn=in_turn)
         # With no time to wait it may only take a slot that no ticket waits for.
-        excess = (
-            wait.excess(demand, self._queue_s(demand, max_wait_s), free) if max_wait_s else self.waiting + 1
-        )
+        queue_s = max_wait_s
+        if self._engine.slots is not None and demand.priority is not _HIGH and self.service.rate_rps:
+            queue_s = min(max_wait_s, ENGINE_QUEUE * self.service.latency_s)
+        excess = wait.excess(demand, queue_s, free) if max_wait_s else self.waiting + 1
         queue_index = demand.priority + 1
         queue = self.queues.all[queue_index]
         queued = len(queue.tickets)
@@ -474,9 +486,7 @@ class AdaptiveConcurrencyLimiter:
         self._set_capacity()
 
     def _bound(self, limit: float) -> float:
-        engine = self._engine
-        most = float(self.settings.inflight_max) or engine.ceiling
-        return min(limit, self.memory.requests, most, engine.most)
+        return min(limit, self.memory.requests, self._most)
 
     def _set_capacity(self) -> None:
         """Apply the bounds to the slots: paused requests keep their memory, and too many end admission."""
@@ -515,12 +525,6 @@ class AdaptiveConcurrencyLimiter:
         if self.memory.record_failure(self.in_flight, now):
             self._set_capacity()
         return lasted_s >= (work_class.unloaded_s or math.inf) / 2
-
-    def _queue_s(self, demand: Demand, max_wait_s: float) -> float:
-        """Return the seconds of work that may be queued before a demand that waits ``max_wait_s`` at most."""
-        if self._engine.slots is None or demand.priority is _HIGH or self.service.rate_rps is None:
-            return max_wait_s
-        return min(max_wait_s, ENGINE_QUEUE * self.service.latency_s)
 
     def _append(self, ticket: Ticket) -> Ticket:
         self.queues.all[ticket.queue_index].append(ticket)
