@@ -2,7 +2,7 @@
 
 One tokenizer worker, as by default:
 
-    python -m examples.sglang_server --model-path MODEL --enable-metrics
+    python examples/sglang_server.py --model-path MODEL --enable-metrics
 
 Several workers import the app again by its path, which a variable names:
 
