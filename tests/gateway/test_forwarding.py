@@ -298,6 +298,12 @@ async def test_response_without_a_body_ends(method: str, status: bytes) -> None:
             assert (answer.status_code, answer.content) == (int(status[:3]), b"")
 
 
+async def test_304_loses_the_length_of_another_response() -> None:
+    upstream = Scripted(Parts([]), status=304, fields=[(b"content-length", b"100"), (b"etag", b'"1"')])
+    answer = await send_scope(gateway(upstream), http_scope("/v1"), [WHOLE])
+    assert answer.fields == [(b"etag", b'"1"')]
+
+
 async def test_informational_response_is_not_the_answer() -> None:
     hint = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
     final = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok"

@@ -72,7 +72,7 @@ async def test_upstream_with_least_in_flight_is_next() -> None:
     waiting = asyncio.create_task(get(app))
     await frozen.entered.wait()
     for _ in range(3):
-        assert (await get(app)).status == 200
+        assert (await asyncio.wait_for(get(app), 10.0)).status == 200
     assert app.upstreams[0].in_flight == 1
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
