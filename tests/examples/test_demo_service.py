@@ -25,7 +25,7 @@ async def test_rejected_requests_carry_a_reason() -> None:
     app = build(environment(Policy.FIXED), 1000.0, 60.0)
     answers = [await ask(app, "POST", "/v1/predict", b'{"tokens":2}') for _ in range(70)]
     assert {answer.status for answer in answers} == {200, 429}
-    assert answers[-1].json["reason"] == "user:user-1s"
+    assert answers[-1].json["error"]["code"] == "user:user-1s"
     app.throttle.stop()
 
 
