@@ -92,18 +92,9 @@ class AdaptiveConcurrencyLimiter:
 
     __slots__ = (
         *("_engine", "_even", "_first_end_s", "_learned_limit", "_learns_slo", "_most", "_paused_max"),
-        *(
-            "_quiet",
-            "_rejected",
-            "_uncounted_max",
-            "_wait",
-            "capacity",
-            "displaced",
-            "in_flight",
-            "limit",
-            "memory",
-        ),
-        *("paused", "period", "queues", "service", "settings", "waiting", "work_classes"),
+        *("_quiet", "_rejected", "_uncounted_max", "_wait", "capacity", "displaced", "in_flight"),
+        *("limit", "memory", "paused", "period", "queues", "service", "settings", "waiting"),
+        "work_classes",
     )
 
     def __init__(  # noqa: PLR0913 - one argument for each fact about the service
