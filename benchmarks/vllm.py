@@ -2,7 +2,8 @@
 
 Run: ``python -m benchmarks.vllm --vllm FOLDER``, a quarter of an hour on a quiet machine of two cores. FOLDER
 is a virtual environment with vLLM. One that does not exist is made: 2.5 GB, apart from the environment of the
-project. Where that fails, nothing is measured. ``make bench BENCHMARKS=vllm VLLM_ENV=FOLDER`` does the same.
+project. Where that fails, nothing is measured. ``make bench BENCHMARKS=vllm VLLM_ENV=FOLDER`` does the same;
+``--check`` checks the paths and streams of vLLM's app over a stub of its engine instead, half a minute.
 
 Each client streams 120 tokens after the other from an engine of 8 slots, and obeys Retry-After. The model is
 made here: two layers with random weights, nothing is downloaded. Each engine first serves four clients for
@@ -225,6 +226,9 @@ def main() -> None:
     parser.add_argument(
         "--vllm", type=Path, default=folder, help="virtual environment of vLLM, made if absent"
     )
+    parser.add_argument(
+        "--check", action="store_true", help="check the paths and streams of its app, without load"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
@@ -232,6 +236,10 @@ def main() -> None:
     if not ready(options.vllm):
         print(SKIPPED)
         return
+    if options.check:
+        checks = Path(__file__).parent / "vllm_cases" / "app_checks.py"
+        command = [sys.executable, "-m", "pytest", "-q", str(checks)]
+        sys.exit(subprocess.call(command, env=os.environ | {"VLLM_ENV": str(options.vllm)}))
     load = os.getloadavg()[0]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the engines are in sessions of their own
     with engines(options.vllm / "bin" / "python") as running:

@@ -113,7 +113,7 @@ def test_command_prints_the_documented_output(
 
 
 def test_no_other_program_is_named_than_those_that_are_tried() -> None:
-    tried = {"autoglm-throttle", "uvicorn", "vllm"}  # the last one in tests/servers/test_vllm_app.py
+    tried = {"autoglm-throttle", "uvicorn", "vllm"}  # the last one in benchmarks/vllm_cases
     others = [" ".join(command.words) for command in commands() if command.words[0] not in tried]
     assert others == ["pip install .[all]", "make demo", "make test"]
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -1,6 +1,6 @@
 """vLLM's own app over a stub of its engine, for the interpreter of vLLM.
 
-Run: ``python vllm_stub.py MODEL PORT ...``; further arguments are those of ``vllm serve``. The stub answers
+Run: ``python stub.py MODEL PORT ...``; further arguments are those of ``vllm serve``. The stub answers
 a token every few milliseconds, and rejects as the engine does.
 """
 
@@ -37,7 +37,7 @@ class StubEngine:
     def get_num_unfinished_requests(self) -> int:
         return self.unfinished
 
-    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:  # noqa: ARG002 - as vLLM calls it
         from vllm.exceptions import QueueOverflowError
 
         most = self.vllm_config.scheduler_config.max_num_queued_reqs
@@ -45,7 +45,11 @@ class StubEngine:
             raise QueueOverflowError
 
     async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, **more: Any
+        self,
+        prompt: Any,  # noqa: ARG002 - as vLLM calls it
+        sampling_params: Any,
+        request_id: str,
+        **more: Any,
     ) -> AsyncIterator[Any]:
         from vllm.outputs import CompletionOutput, RequestOutput
         from vllm.sampling_params import RequestOutputKind

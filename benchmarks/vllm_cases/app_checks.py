@@ -1,4 +1,8 @@
-"""vLLM's own app over a stub of its engine, where VLLM_ENV names an environment that has it."""
+"""Checks of vLLM's own app over a stub of its engine.
+
+Run: ``python -m benchmarks.vllm --vllm FOLDER --check``. They stand beside the benchmark and not among the
+tests: without the 2.5 GB of that environment nothing could run them.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.vllm_cases import environment
 from benchmarks.vllm_cases.engine import ENVIRONMENT, ROOT, free_port
-
-FOLDER = Path(os.environ.get("VLLM_ENV", "/nowhere"))
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not environment.has_vllm(FOLDER), reason="VLLM_ENV names no environment with vLLM"),
-    pytest.mark.xdist_group("vllm"),
-]
 
 OPTIONS = (
     *("--served-model-name", "m", "--dtype", "bfloat16", "--max-num-seqs", "2", "--max-num-queued-reqs", "4"),
@@ -49,11 +45,11 @@ def started(process: subprocess.Popen[bytes], url: str) -> None:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the app, with the middleware and no setting but the trust in stated priorities."""
-    python, model = FOLDER / "bin" / "python", tmp_path_factory.mktemp("vllm") / "model"
+    python, model = Path(os.environ["VLLM_ENV"]) / "bin" / "python", tmp_path_factory.mktemp("vllm") / "model"
     subprocess.run([python, ROOT / "benchmarks" / "vllm_cases" / "make_model.py", model], check=True)
     port = free_port()
     settings = {"AUTOGLM_THROTTLE_PRIORITY_HEADER_TRUST": "any", "PYTHONPATH": str(ROOT)}
-    stub = Path(__file__).with_name("vllm_stub.py")
+    stub = Path(__file__).with_name("stub.py")
     command = [str(python), str(stub), str(model), str(port), *OPTIONS]
     with subprocess.Popen(command, env=dict(os.environ) | ENVIRONMENT | settings) as process:
         try:
