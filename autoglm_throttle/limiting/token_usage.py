@@ -1,0 +1,267 @@
+"""Tokens of a response: counts that an LLM service reports, and the text that it has sent."""
+
+from __future__ import annotations
+
+from json import JSONDecoder
+from math import ceil
+from typing import Any, Final, TypeGuard
+
+TOKENS_AT_MOST: Final = 10_000_000  # A larger count is taken for an error, and ignored
+SAMPLES_AT_MOST: Final = 128  # Answers in one response: ``n`` of OpenAI's interface ends there
+
+# An event of this size or less may be the form of those that follow; so many are tried in each stream.
+FORM_BYTES: Final = 2048
+FORMS_AT_MOST: Final = 4
+
+DONE: Final = b"[DONE]"  # The last event of OpenAI's streams is no JSON
+
+# Fields of usage objects. OpenAI's prompt tokens contain cached ones, Anthropic's input tokens do not.
+_REPORTED: Final = {
+    "prompt_tokens": "_input",
+    "input_tokens": "_input",
+    "completion_tokens": "_output",
+    "output_tokens": "_output",
+    "cache_read_input_tokens": "_cache_read",
+    "cache_creation_input_tokens": "_cache_written",
+    "cached_tokens": "_cached",
+}
+_DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
+# Texts that are not generated.
+_NO_TEXT: Final = frozenset(
+    {"call_id", "encrypted_content", "id", "role", "signature", "stop_reason", "stop_sequence", "type"}
+)
+
+# Types of parts that are no text.
+_MEDIA: Final = frozenset(
+    {
+        "audio",
+        "audio_url",
+        "file",
+        "image",
+        "image_url",
+        "input_audio",
+        "input_file",
+        "input_image",
+        "video_url",
+    }
+)
+MEDIA_TYPE_CHARACTERS: Final = 100  # Of a data URL, before its content
+
+_scan: Final = JSONDecoder(strict=False).raw_decode
+
+
+class TokenUsage:
+    """Tokens of one response, read from its events or its body.
+
+    Reported counts are cumulative in every dialect: a later one replaces an earlier one.
+    """
+
+    __slots__ = (
+        *("_cache_read", "_cache_written", "_cached", "_form", "_forms_left", "_input", "_output"),
+        *("_reported_at", "_samples", "events", "text_bytes"),
+    )
+
+    def __init__(self) -> None:
+        self.events: int = 0  # Events with generated text, each of at least one token
+        self.text_bytes: int = 0  # Bytes of generated text, in UTF-8
+        self._input: int | None = None
+        self._output: int | None = None
+        self._cached = self._cache_read = self._cache_written = 0
+        self._reported_at = 0  # Events before the newest output count
+        self._form = b"", b""  # Bytes before and after the text of an event; empty: none is known
+        self._forms_left = FORMS_AT_MOST
+        # Of SGLang's native interface: prompt, cached and generated tokens, bytes of text; of each answer.
+        self._samples: dict[int, tuple[int, int, int, int]] = {}
+
+    @property
+    def input(self) -> int | None:
+        """Reported input tokens, cached ones included; None: none were reported."""
+        if self._samples:
+            return sum(sample[0] for sample in self._samples.values())
+        return None if self._input is None else self._input + self._cache_read + self._cache_written
+
+    @property
+    def cached(self) -> int:
+        """Reported input tokens that were read from a cache."""
+        return self._cached + self._cache_read + sum(sample[1] for sample in self._samples.values())
+
+    @property
+    def output(self) -> int | None:
+        """Reported output tokens of everything that was sent; None: the last events were not reported."""
+        if self._samples:
+            return sum(sample[2] for sample in self._samples.values())
+        return self._output if self._reported_at == self.events else None
+
+    @property
+    def text_size(self) -> int:
+        """Bytes of generated text, in UTF-8."""
+        return self.text_bytes + sum(sample[3] for sample in self._samples.values())
+
+    def output_at_least(self, tokens_per_byte: float) -> int:
+        """Return the output tokens by the events and their text, or by an earlier report if it is more."""
+        return max(self.events, ceil(self.text_size * tokens_per_byte), self._output or 0)
+
+    def add_event(self, data: bytes | bytearray) -> None:
+        """Count the data of one event; text that is no JSON counts as generated."""
+        head, tail = self._form
+        if head and data.startswith(head) and data.endswith(tail):
+            # An earlier event had this form, with another text: to parse it takes four times as long.
+            text = data[len(head) : -len(tail)]
+            if text and b'"' not in text and b"\\" not in text:
+                self.events += 1
+                self.text_bytes += len(text)
+                return
+        if data == DONE:
+            return
+        document, events, size = parsed(data), self.events, self.text_bytes
+        if document is None or not self._add(document):
+            self.add_unread(len(data))
+        elif self._forms_left and self.events > events and len(data) <= FORM_BYTES:
+            self._forms_left -= 1
+            self._form = _form_of(document, data, self.text_bytes - size)
+
+    def add_unread(self, size: int) -> None:
+        """Count an event that was not read, by its bytes."""
+        self.events += 1
+        self.text_bytes += size
+
+    def add_body(self, document: object) -> bool:
+        """Count a whole response; False: it has a form that is not known."""
+        if isinstance(document, list):
+            known = [self._add_sample(entry, place) for place, entry in enumerate(document)]
+            return any(known)
+        return self._add(document)
+
+    def report(self, usage: object) -> bool:
+        """Apply a usage object; False: it holds no count."""
+        if not isinstance(usage, dict):
+            return False
+        reports = False
+        for name, value in usage.items():
+            field, count = _REPORTED.get(name), value
+            if name in _DETAILS and isinstance(value, dict):
+                field, count = "_cached", value.get("cached_tokens")
+            if field is not None and _is_count(count):
+                setattr(self, field, count)
+                reports = True
+                if field == "_output":
+                    self._reported_at = self.events
+        return reports
+
+    def _add(self, document: object) -> bool:
+        """Count an object of a dialect; False: it has a form that is not known."""
+        if not isinstance(document, dict):
+            return False
+        choices = document.get("choices")
+        envelope: object = document
+        if isinstance(choices, list):
+            size = _size_of_choices(choices)
+        elif isinstance(kind := document.get("type"), str):  # Anthropic, or OpenAI's responses
+            size = text_size(document.get("content" if kind == "message" else "delta"))
+            if "usage" not in document:
+                envelope = document.get("message", document.get("response"))
+        elif "meta_info" in document:
+            return self._add_sample(document, document.get("index"))
+        elif document.keys() & {"usage", "output", "error"}:
+            size = text_size(document.get("output"))
+        else:
+            return False
+        self._count(size, envelope)
+        return True
+
+    def _count(self, size: int, envelope: object) -> None:
+        if size:
+            self.events += 1
+            self.text_bytes += size
+        if isinstance(envelope, dict) and (usage := envelope.get("usage")) is not None:
+            self.report(usage)
+
+    def _add_sample(self, document: object, index: object) -> bool:
+        """Count the state of one answer of SGLang's native interface, whose text is cumulative."""
+        info = document.get("meta_info") if isinstance(document, dict) else None
+        if not isinstance(document, dict) or not isinstance(info, dict):
+            return False
+        key = index if isinstance(index, int) else 0
+        if key in self._samples or len(self._samples) < SAMPLES_AT_MOST:
+            counts = (info.get(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens"))
+            earlier = self._samples.get(key, (0, 0, 0, 0))
+            prompt, cached, generated = (
+                new if _is_count(new) else old for new, old in zip(counts, earlier, strict=False)
+            )
+            size = max(earlier[3], text_size(document.get("text")))
+            self._samples[key] = (prompt, cached, generated, size)
+        self.events += 1
+        return True
+
+
+def _form_of(document: Any, data: bytes | bytearray, size: int) -> tuple[bytes, bytes]:  # noqa: ANN401 - JSON
+    """Return the bytes before and after the generated text, if it stands in one place alone."""
+    choices = document.get("choices")
+    holder = choices[0] if isinstance(choices, list) and choices else document
+    delta = holder.get("delta") if isinstance(holder, dict) else None
+    if isinstance(delta, dict) and not any(document.get(name) for name in ("usage", "message", "response")):
+        for text in delta.values():
+            quoted = b'"%s"' % text.encode("utf-8", "replace") if isinstance(text, str) else b""
+            if quoted and len(quoted) == size + 2 and data.count(quoted) == 1:
+                head, _, tail = data.partition(quoted)
+                return bytes(head) + b'"', b'"' + bytes(tail)
+    return b"", b""
+
+
+def parsed(data: bytes | bytearray) -> object:
+    """Return the JSON in some bytes; None: there is none."""
+    text = data.decode("utf-8", "replace").lstrip()
+    try:
+        return _scan(text)[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def text_size(value: object) -> int:
+    """Return the bytes of all texts in a value of JSON, in UTF-8; those of media and names do not count."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+    if not isinstance(value, dict):
+        return content_size(value)[0] if value else 0
+    size = 0
+    for name, text in value.items():
+        if text and name not in _NO_TEXT:
+            size += len(text) if isinstance(text, str) and text.isascii() else text_size(text)
+    return size
+
+
+def content_size(value: object) -> tuple[int, int, int]:
+    """Return the bytes of all texts in a value of JSON, the numbers of its lists, and its parts of media."""
+    size = numbers = media = 0
+    pending = [[value]]
+    while pending:
+        for child in pending.pop():
+            if isinstance(child, str):
+                is_inline = child.startswith("data:") and ";base64," in child[:MEDIA_TYPE_CHARACTERS]
+                media += is_inline
+                size += 0 if is_inline else text_size(child)
+            elif isinstance(child, list):
+                pending.append(child)
+            elif isinstance(child, dict):
+                kind = child.get("type")
+                if isinstance(kind, str) and kind in _MEDIA:
+                    media += 1
+                else:
+                    pending.append([each for name, each in child.items() if name not in _NO_TEXT])
+            elif type(child) is int:  # a token
+                numbers += 1
+    return size, numbers, media
+
+
+def _size_of_choices(choices: list[Any]) -> int:
+    size = 0
+    for choice in choices:
+        if isinstance(choice, dict):
+            part = choice.get("delta") or choice.get("message") or choice.get("text")
+            size += text_size(part)
+    return size
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    """Whether a value of JSON is a plausible number of tokens."""
+    return type(value) is int and 0 <= value <= TOKENS_AT_MOST
