@@ -37,8 +37,8 @@ class BucketWindow:
     def __init__(self, limit: UserLimit) -> None:
         self._limit = limit
         self._width_us = -(-limit.window_s * 1_000_000 // SUB_BUCKETS)
-        self._bits = limit.limit.bit_length()
-        self._full = (1 << self._bits) - 1  # The largest digit, at least the limit
+        self._bits = limit.counted_at_most.bit_length()
+        self._full = (1 << self._bits) - 1  # The largest digit, at least what is counted
         self._all = (1 << self._bits * COUNTED_BUCKETS) - 1
 
     def open(self) -> BucketRing:
@@ -88,6 +88,15 @@ class BucketWindow:
     def charge(self, ring: BucketRing, units: int, now: float) -> None:  # noqa: ARG002 - as of other layouts
         """Charge ``units`` that `test` has just allowed at ``now``."""
         ring.counts += units
+
+    def charge_over(self, ring: BucketRing, units: int, now: float) -> None:
+        """Charge ``units`` without a test, above the limit as well, up to the largest digit."""
+        bucket = self._bucket(now)
+        if bucket > ring.last or not ring.counts:
+            counts = self._counts(ring, bucket)
+            ring.last = bucket
+            ring.counts = counts
+        ring.counts += min(units, self._full - self._sum(ring.counts))
 
     def refund(self, ring: BucketRing, units: int, charged_at: float, now: float) -> bool:
         """Remove units from the bucket in which they were charged; return whether all were still present."""

@@ -118,6 +118,8 @@ class LogWindow:
         else:
             log.extend([now] * units)
 
+    charge_over = charge  # A log has no largest count
+
     def _drop(self, log: Log[float], now: float) -> None:
         """Drop the units that have left the longest window, mostly the oldest one alone."""
         del log[0]
@@ -220,6 +222,11 @@ class MixedLayout:
         """Charge ``units`` under every limit."""
         for (layout, _), part in zip(self._parts, account, strict=True):
             layout.charge(part, units, now)
+
+    def charge_over(self, account: Account, units: int, now: float) -> None:
+        """Charge units under every limit without a test."""
+        for (layout, _), part in zip(self._parts, account, strict=True):
+            layout.charge_over(part, units, now)
 
     def refund(self, account: Account, units: int, charged_at: float, now: float) -> bool:
         """Remove units from every layout that still counts them; True if any did."""

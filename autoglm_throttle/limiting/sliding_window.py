@@ -45,6 +45,8 @@ class SlidingWindow:
         self.test: Callable[[Account, int, float], Usages | Decision] = self._layout.test
         # Charges units that `test` has just allowed.
         self.charge: Callable[[Account, int, float], None] = self._layout.charge
+        # Charges units without a test, above the limits as well.
+        self.charge_over: Callable[[Account, int, float], None] = self._layout.charge_over
         # Charges units of an account to every limit, or to none.
         self.hit: Callable[[Account, int, float], Usages | Decision] = (
             self._layout.hit if isinstance(self._layout, LogWindow) else self._hit

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeGuard
 TOKENS_AT_MOST: Final = 10_000_000  # A larger count is taken for an error, and ignored
 SAMPLES_AT_MOST: Final = 128  # Answers in one response: ``n`` of OpenAI's interface ends there
 
-# An event of this size or less may be the form of those that follow; so many are tried in each stream.
-FORM_BYTES: Final = 2048
-FORMS_AT_MOST: Final = 4
+# An event of this size or less may be the template of those that follow; so many are tried in each stream.
+TEMPLATE_BYTES: Final = 2048
+TEMPLATES_AT_MOST: Final = 4
 
 DONE: Final = b"[DONE]"  # The last event of OpenAI's streams is no JSON
 
@@ -57,7 +57,7 @@ class TokenUsage:
     """
 
     __slots__ = (
-        *("_cache_read", "_cache_written", "_cached", "_form", "_forms_left", "_input", "_output"),
+        *("_cache_read", "_cache_written", "_cached", "_template", "_templates_left", "_input", "_output"),
         *("_reported_at", "_samples", "events", "text_bytes"),
     )
 
@@ -68,8 +68,8 @@ class TokenUsage:
         self._output: int | None = None
         self._cached = self._cache_read = self._cache_written = 0
         self._reported_at = 0  # Events before the newest output count
-        self._form = b"", b""  # Bytes before and after the text of an event; empty: none is known
-        self._forms_left = FORMS_AT_MOST
+        self._template = b"", b""  # Bytes before and after the text of an event; empty: none is known
+        self._templates_left = TEMPLATES_AT_MOST
         # Of SGLang's native interface: prompt, cached and generated tokens, bytes of text; of each answer.
         self._samples: dict[int, tuple[int, int, int, int]] = {}
 
@@ -103,9 +103,9 @@ class TokenUsage:
 
     def add_event(self, data: bytes | bytearray) -> None:
         """Count the data of one event; text that is no JSON counts as generated."""
-        head, tail = self._form
+        head, tail = self._template
         if head and data.startswith(head) and data.endswith(tail):
-            # An earlier event had this form, with another text: to parse it takes four times as long.
+            # An earlier event had this template, with another text: to parse it takes four times as long.
             text = data[len(head) : -len(tail)]
             if text and b'"' not in text and b"\\" not in text:
                 self.events += 1
@@ -116,9 +116,9 @@ class TokenUsage:
         document, events, size = parsed(data), self.events, self.text_bytes
         if document is None or not self._add(document):
             self.add_unread(len(data))
-        elif self._forms_left and self.events > events and len(data) <= FORM_BYTES:
-            self._forms_left -= 1
-            self._form = _form_of(document, data, self.text_bytes - size)
+        elif self._templates_left and self.events > events and len(data) <= TEMPLATE_BYTES:
+            self._templates_left -= 1
+            self._template = _template_of(document, data, self.text_bytes - size)
 
     def add_unread(self, size: int) -> None:
         """Count an event that was not read, by its bytes."""
@@ -194,7 +194,7 @@ class TokenUsage:
         return True
 
 
-def _form_of(document: Any, data: bytes | bytearray, size: int) -> tuple[bytes, bytes]:  # noqa: ANN401 - JSON
+def _template_of(document: Any, data: bytes | bytearray, size: int) -> tuple[bytes, bytes]:  # noqa: ANN401 - JSON
     """Return the bytes before and after the generated text, if it stands in one place alone."""
     choices = document.get("choices")
     holder = choices[0] if isinstance(choices, list) and choices else document

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from autoglm_throttle.limiting.decisions import Usages
@@ -78,12 +78,40 @@ class UserLimits:
             account = _new_account(users, demand.user, demand, units, now)
         return _hit(users, account, units, now, user)
 
-    def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
-        """Refund, once, the charge of `hit` at ``charged_at``; return whether all of it was found."""
+    def hit_units(self, demand: Demand, units: int, now: float) -> Usages | Decision:
+        """Charge as `hit`, but so many units in place of the cost."""
+        pair = self._choose(demand)
+        if pair is None:
+            return NO_LIMIT
+        if demand.address:
+            return _hit_both(pair, demand, units, now)
+        users, _ = pair
+        return _hit(users, _account(users, demand.user, demand, units, now), units, now, None)
+
+    def charge(self, demand: Demand, units: int, now: float) -> None:
+        """Charge so many units, which have been used already: above the limits as well."""
+        pair = self._choose(demand) if units else None
+        if pair is None:
+            return
+        users, addresses = pair
+        users.charge_over(_account(users, demand.user, demand, 1, now), units, now)
+        if demand.address:
+            addresses.charge_over(_account(addresses, demand.address, demand, 1, now), units, now)
+
+    def give_back(self, demand: Demand, charged_at: float, now: float, units: int | None = None) -> bool:
+        """Refund, once, a charge at ``charged_at``; return whether all of it was found.
+
+        Args:
+            demand: the one that was charged.
+            charged_at: when it was.
+            now: the present time.
+            units: units of the charge; None: those of `hit`.
+        """
         pair = self._by_priority[demand.rank] if self._plain else self._choose(demand)
         if pair is None:
             return False
-        units = math.ceil(demand.cost)
+        if units is None:
+            units = math.ceil(demand.cost)
         users, addresses = pair
         refunded = _give_back(users, demand.user, demand, units, charged_at, now)
         if demand.address:
@@ -122,6 +150,11 @@ def _new_account(window: SlidingWindow, user: str, demand: Demand, units: int, n
     account = window.new_account(user, units, now)
     # The network of a caller is computed only here.
     return account if account is not None else window.shared_account(demand.group, units, now)
+
+
+def _account(window: SlidingWindow, user: str, demand: Demand, units: int, now: float) -> Account:
+    account = window.accounts.get(user)
+    return _new_account(window, user, demand, units, now) if account is None else account
 
 
 def _give_back(
@@ -244,7 +277,8 @@ class LimitSets:
         addresses = []
         for limit in limits:
             units = min(math.ceil(limit.limit * self._factor), UNITS_AT_MOST)
-            addresses.append(UserLimit(f"address-{limit.window_s}s", units, limit.window_s))
+            wider = f"address-{limit.name.removeprefix('user-')}"
+            addresses.append(replace(limit, name=wider, limit=units))
         return LimitSet(name, limits, tuple(addresses))
 
 

@@ -137,6 +137,33 @@ class UserLimit:
         """Whether it uses an exact log; else the compact form."""
         return self.limit <= EXACT_AT_MOST
 
+    @property
+    def counted_at_most(self) -> int:
+        """Units of a user that are ever counted: no more are charged than the limit allows."""
+        return self.limit
+
+
+COUNTED_LIMITS: Final = 256
+"""Times a limit of tokens that is counted at most: answers longer than reserved are charged in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLimit(UserLimit):
+    """A limit of tokens in any window of the given seconds, for each user.
+
+    It uses the compact form at any size: a log would have an entry for each token.
+    """
+
+    @property
+    def exact(self) -> bool:
+        """Whether it uses an exact log: never."""
+        return False
+
+    @property
+    def counted_at_most(self) -> int:
+        """Tokens of a user that are ever counted, above the limit."""
+        return self.limit * COUNTED_LIMITS
+
 
 @dataclass(slots=True)
 class LimitStatus:

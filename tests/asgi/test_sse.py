@@ -149,18 +149,18 @@ deltas = st.one_of(
 
 
 @given(st.lists(deltas, max_size=12), st.booleans())
-def test_known_form_of_an_event_changes_no_count(documents: list[Any], ascii_only: bool) -> None:
+def test_known_template_of_an_event_changes_no_count(documents: list[Any], ascii_only: bool) -> None:
     body = b"".join(
         b"data: %s\n\n" % json.dumps(each, ensure_ascii=ascii_only).encode("utf-8", "replace")
         for each in documents
     )
     parsed = reader_of(SSE)
-    parsed.usage._forms_left = 0
+    parsed.usage._templates_left = 0
     parsed.feed(body)
     assert read(SSE, body) == counts(parsed.usage)
 
 
-def test_event_of_a_known_form_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_of_a_known_template_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = reader_of(SSE)
     reader.feed(events({"choices": [{"delta": {"content": "one"}}]}))
     monkeypatch.setattr(token_usage, "parsed", None)

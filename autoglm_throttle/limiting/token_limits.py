@@ -1,0 +1,117 @@
+"""Limits of the tokens of each user: reserved with the user limits, all or none, and settled later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from autoglm_throttle.limiting.decisions import Usages, fullest_first
+from autoglm_throttle.limiting.tokens import TokenCost
+from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
+from autoglm_throttle.types import Decision, Demand
+
+# Tokens that a limit of each kind counts; the names of the kinds begin those of their limits.
+TOKEN_KINDS: Final[Mapping[str, Callable[[TokenCost], int]]] = {
+    "tokens": lambda cost: cost.input + cost.output,
+    "input": lambda cost: cost.input,
+    "output": lambda cost: cost.output,
+}
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """Tokens of all requests under a token limit. They only grow."""
+
+    reserved: int = 0  # Estimated at admission
+    settled: int = 0  # Used in the end
+    given_back: int = 0  # Reserved and not used
+    overrun: int = 0  # Used beyond what was reserved
+
+
+class Reservation:
+    """Tokens of one request that are reserved and not settled yet."""
+
+    __slots__ = ("charges", "demand")
+
+    def __init__(self, demand: Demand, cost: TokenCost, now: float) -> None:
+        self.demand: Demand = demand
+        # When tokens were charged, and how many: at admission, then for each part of a long answer.
+        self.charges: list[tuple[float, TokenCost]] = [(now, cost)]
+
+
+class TokenLimits:
+    """The token limits of a service, kept in memory.
+
+    Args:
+        users: the limits on requests, which are charged in the same call.
+        sets: the limits of each of `TOKEN_KINDS` that has any.
+        max_users: capacity of each table of users.
+    """
+
+    def __init__(self, users: UserLimits, sets: Mapping[str, LimitSets], max_users: int) -> None:
+        self._users = users
+        self._kinds = [(TOKEN_KINDS[kind], UserLimits(each, max_users)) for kind, each in sets.items()]
+        self.counts: TokenCounts = TokenCounts()
+
+    def reserve(self, demand: Demand, cost: TokenCost, now: float) -> Usages | Decision:
+        """Charge the user limits and all token limits, or none.
+
+        Of several rejections the one with the longest wait is returned. A limit of which the request takes no
+        token does not apply to it.
+        """
+        rejected: Decision | None = None
+        charged: list[tuple[UserLimits, int | None]] = []
+        usages: Usages = ()
+        wanted = [(limits, units_of(cost)) for units_of, limits in self._kinds]
+        for limits, units in [(self._users, None), *wanted]:
+            if units == 0:
+                continue
+            verdict = limits.hit(demand, now) if units is None else limits.hit_units(demand, units, now)
+            if isinstance(verdict, Decision):
+                if rejected is None or verdict.retry_after_s > rejected.retry_after_s:
+                    rejected = verdict
+            else:
+                charged.append((limits, units))
+                usages += verdict
+        if rejected is not None:
+            for limits, units in charged:
+                limits.give_back(demand, now, now, units)
+            return rejected
+        self.counts.reserved += cost.total
+        return fullest_first(usages) if len(usages) > 1 else usages
+
+    def extend(self, reservation: Reservation, output_tokens: int, now: float) -> None:
+        """Charge more output tokens, above the limits as well: the answer is longer than its reservation."""
+        cost = TokenCost(0, output_tokens)
+        reservation.charges.append((now, cost))
+        for units_of, limits in self._kinds:
+            limits.charge(reservation.demand, units_of(cost), now)
+
+    def settle(self, reservation: Reservation, actual: TokenCost, now: float) -> None:
+        """Replace what was charged by the tokens that were used; a second call changes nothing.
+
+        Unused tokens go back to the instant at which they were charged; more are charged at once. Those that
+        have left the window stay away.
+        """
+        charges, reservation.charges = reservation.charges, []
+        if not charges:
+            return
+        for units_of, limits in self._kinds:
+            excess = sum(units_of(cost) for _, cost in charges) - units_of(actual)
+            if excess < 0:
+                limits.charge(reservation.demand, -excess, now)
+            for charged_s, cost in reversed(charges):
+                units = min(excess, units_of(cost))
+                if units > 0:
+                    limits.give_back(reservation.demand, charged_s, now, units)
+                    excess -= units
+        unused = charges[0][1].total - actual.total
+        self.counts.settled += actual.total
+        self.counts.given_back += max(0, unused)
+        self.counts.overrun += max(0, -unused)
+
+    def sweep(self, now: float, users: int) -> None:
+        """Evict idle users among the next ``users`` of each table."""
+        for _, limits in self._kinds:
+            limits.sweep(now, users)
