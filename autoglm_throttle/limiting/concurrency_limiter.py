@@ -91,9 +91,9 @@ class AdaptiveConcurrencyLimiter:
     """
 
     __slots__ = (
-        *("_engine", "_even", "_first_end_s", "_learned_limit", "_learns_slo", "_most", "_paused_max"),
-        *("_quiet", "_rejected", "_uncounted_max", "_wait", "capacity", "displaced", "in_flight"),
-        *("limit", "memory", "paused", "period", "queues", "service", "settings", "waiting"),
+        *("_engine", "_even", "_first_end_s", "_learned_limit", "_learns_slo", "_least", "_most"),
+        *("_paused_max", "_quiet", "_rejected", "_uncounted_max", "_wait", "capacity", "displaced"),
+        *("in_flight", "limit", "memory", "paused", "period", "queues", "service", "settings", "waiting"),
         "work_classes",
     )
 
@@ -141,6 +141,10 @@ class AdaptiveConcurrencyLimiter:
             first = FIRST_LIMIT_UNSET
         elif engine.slots is not None and not is_given:
             first = engine.ceiling * workers
+        # A batch takes longer for each request than one request alone, and yet does more: only an objective
+        # that was set lowers the limit below the slots that an operator has chosen, no learned one.
+        is_kept = engine.slots is not None and self._learns_slo and not is_given
+        self._least: float = engine.ceiling if is_kept else 0.0
         # Limit once an objective has been learned, if none has reached the first one; 0: nothing to do.
         self._learned_limit: float = max(1.0, settings.inflight_start / workers) if is_unset else 0.0
         self._begin_period(float(max(1, settings.inflight_floor // workers, math.ceil(first / workers))))
@@ -467,6 +471,7 @@ class AdaptiveConcurrencyLimiter:
 
     def _begin_period(self, limit: float) -> None:
         """Apply a limit, and what has been learned, to the period that begins."""
+        limit = max(limit, self._least)
         bounded = self._bound(limit)
         if bounded < limit:  # it cannot grow as its answers would allow: waiting for that is in vain
             self.service.is_unloaded = False
