@@ -129,6 +129,14 @@ class Throttle:
         """
         return self.admission.try_admit(demand, demand.work_class)
 
+    def peek(self, demand: Demand) -> Rejection | None:
+        """Return the rejection that a demand would get now by the rates or the user limits; takes nothing.
+
+        None: it may be admitted, or wait in the queue; so in a dry run. With a shared store only a recent
+        denial is known.
+        """
+        return self.admission.peek(demand)
+
     @overload
     def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...
     @overload

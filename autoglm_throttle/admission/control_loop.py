@@ -110,6 +110,8 @@ class ControlLoop:
             self._schedule_next_read(view, state, source, now)
             parts.settlement.call_ready(now)
             parts.user_limits.sweep(now, SWEPT_PER_SAMPLE)
+            if parts.token_limits is not None:
+                parts.token_limits.sweep(now, SWEPT_PER_SAMPLE)
             parts.events.summarize(now)
         self._admission.flush()
         if self.after_sample is not None:

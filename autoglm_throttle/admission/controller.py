@@ -19,6 +19,7 @@ from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Outc
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
+    from autoglm_throttle.limiting.tokens import TokenCost
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
@@ -200,11 +201,15 @@ class AdmissionController:
         return charged
 
     def try_charge(
-        self, demand: Demand, work_class: str = "", admitted: Permit | None = None
+        self,
+        demand: Demand,
+        work_class: str = "",
+        admitted: Permit | None = None,
+        tokens: TokenCost | None = None,
     ) -> Permit | Ticket | Rejection:
         """Ask the rates and the user limits alone, for a request whose body is not there yet.
 
-        Or for one that is ``admitted`` and is charged again.
+        Or for one that is ``admitted`` and is charged again. ``tokens`` are reserved in the same step.
 
         Returns:
             A ticket without a slot, to wait for if its check of the store is pending, then to leave or to
@@ -226,8 +231,14 @@ class AdmissionController:
                     settlement.limiter.record_arrival(demand.rank, now)
                 verdict = self.verdicts.reject(demand, payer, now, kind)
             else:
-                decision = self._user_limits.hit(demand, now)
                 charges = TicketCharges(settlement, payer, charged_s=now)
+                decision: Usages | Decision | WindowEntry
+                if tokens is None or self.verdicts.token_limits is None:
+                    decision = self._user_limits.hit(demand, now)
+                else:
+                    token_limits = self.verdicts.token_limits
+                    charges.reservation = token_limits.reservation(demand, tokens, now)
+                    decision = token_limits.reserve(demand, tokens, now)
                 if isinstance(decision, WindowEntry):
                     charges.pending_check = decision
                 else:
@@ -303,6 +314,23 @@ class AdmissionController:
         return NO_SLOT, queued, budget_active
 
     # Rejections decided elsewhere
+
+    def peek(self, demand: Demand) -> Rejection | None:
+        """Return the rejection that a demand would get now by rates or user limits, as `Throttle.peek`."""
+        now = self._clock()
+        if now >= self.refresh_due_s:
+            self._refresh(now)
+        with self._lock:
+            payer = self._take_tokens(demand, now) if self._is_open else all_rejected(self.control_state, now)
+            if isinstance(payer, Decision):
+                return None if self._dry_run else Rejection(demand, payer)
+            payer.give_back(demand.cost, now)
+            verdict = self._user_limits.hit(demand, now)
+            if isinstance(verdict, Decision) and not verdict.allowed:
+                return None if self._dry_run else Rejection(demand, verdict)
+            if not isinstance(verdict, WindowEntry):  # a check of the store is only sent by its waiter
+                self._user_limits.give_back(demand, now, now)
+        return None
 
     def reject(self, demand: Demand, decision: Decision, *, degraded: bool = False) -> Rejection | None:
         """Count a request that was rejected before the throttle, or ``degraded``: answered by a fallback.

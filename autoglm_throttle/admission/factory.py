@@ -26,6 +26,7 @@ from autoglm_throttle.types.identity import CallerHasher
 if TYPE_CHECKING:
     from autoglm_throttle.control.adaptive import Controller
     from autoglm_throttle.control.quota import Quota
+    from autoglm_throttle.limiting.token_limits import TokenLimits
     from autoglm_throttle.store.breakers.sync import RedisBreakerStore
     from autoglm_throttle.store.client import RedisClients
     from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
@@ -44,6 +45,7 @@ class AdmissionParts:
     shared_budget: SharedBudget
     user_limits: UserLimits | SharedUserLimits
     limit_sets: LimitSets  # The user limits by demand
+    token_limits: TokenLimits | None  # None: no route costs tokens
     quota: Quota | None
     fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
     store: SharedUserLimits | None  # The user limits if they are shared through a store
@@ -77,6 +79,7 @@ def admission_parts(
 
         sets = sets.map(partial(fair_share, processes=engine.processes))
         users = UserLimits(sets, settings.users.max_users)
+    of_tokens = token_limits(settings, users, engine.processes) if isinstance(users, UserLimits) else None
     return AdmissionParts(
         settlement=Settlement(clock, lock, concurrency_limiter(settings, now, engine)),
         buckets=buckets,
@@ -84,6 +87,7 @@ def admission_parts(
         shared_budget=SharedBudget(settings.rates, now),
         user_limits=users,
         limit_sets=sets,
+        token_limits=of_tokens,
         quota=memory,
         fleet=members,
         store=None if isinstance(users, UserLimits) else users,
@@ -155,6 +159,24 @@ def limit_sets(settings: Settings) -> LimitSets:
         by_route={route.name: route.user_limit for route in settings.routes},
         address_factor=settings.users.address_factor,
     )
+
+
+def token_limits(settings: Settings, users: UserLimits, processes: int) -> TokenLimits | None:
+    """Create the limits of tokens, for one of several processes; None without any."""
+    by_kind = settings.tokens.by_kind
+    if not by_kind:
+        return None
+    from autoglm_throttle.limiting.token_limits import TokenLimits
+    from autoglm_throttle.store.fallback import fair_share
+
+    factor, max_users = settings.users.address_factor, settings.users.max_users
+    sets = {
+        kind: LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=factor).map(
+            partial(fair_share, processes=processes)
+        )
+        for kind, limits in by_kind.items()
+    }
+    return TokenLimits(users, sets, max_users)
 
 
 def user_limits(

@@ -21,6 +21,8 @@ from autoglm_throttle.types import Decision, Demand, Reason
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
+    from autoglm_throttle.limiting.token_limits import TokenLimits
+    from autoglm_throttle.limiting.tokens import TokenCost
 
 # Seconds before disconnect detection starts: most waits are shorter, and detection doubles their cost.
 DISCONNECT_WATCH_DELAY_S = 0.05
@@ -48,6 +50,7 @@ class Verdicts:
         self._store = parts.store
         self._buckets = parts.buckets
         self._limit_sets = parts.limit_sets
+        self.token_limits: TokenLimits | None = parts.token_limits
 
     # Under the lock
 
@@ -61,6 +64,8 @@ class Verdicts:
             charges.payer.give_back(demand.cost, now)
         if charges.budget_charged:
             self._shared_budget.give_back(now)
+        if charges.reservation is not None and self.token_limits is not None:
+            self.token_limits.cancel(charges.reservation, now)
         if self._store is not None:
             self._store.refund(demand, charges, now)
         else:
@@ -166,6 +171,25 @@ class Verdicts:
         return waited_s
 
     # Without the lock
+
+    def settle_tokens(self, charges: TicketCharges, actual: TokenCost) -> None:
+        """Replace the reserved tokens of a request by those that it has used; once. Never waits."""
+        self._lock.run(partial(self._settle_tokens, charges, actual))
+
+    def extend_tokens(self, charges: TicketCharges, output_tokens: int) -> None:
+        """Charge more output tokens of a running request, which are beyond its reservation."""
+        self._lock.run(partial(self._extend_tokens, charges, output_tokens))
+
+    def _settle_tokens(self, charges: TicketCharges, actual: TokenCost) -> None:
+        reservation, limits = charges.reservation, self.token_limits
+        # A request of a parent process has reserved nothing here.
+        if reservation is not None and limits is not None and charges.owner is self._settlement:
+            limits.settle(reservation, actual, self._clock())
+
+    def _extend_tokens(self, charges: TicketCharges, output_tokens: int) -> None:
+        reservation, limits = charges.reservation, self.token_limits
+        if reservation is not None and limits is not None and charges.owner is self._settlement:
+            limits.extend(reservation, output_tokens, self._clock())
 
     def flush(self) -> None:
         """Run pending wake-ups, poll the store and write pending log events; inside the lock, do nothing."""

@@ -121,6 +121,30 @@ LIMIT_NAMES: Final = {
 (_X_LIMIT, _X_REMAINING, _X_RESET), (_LIMIT, _REMAINING, _RESET) = (
     tuple(map(str.encode, names)) for names in LIMIT_NAMES.values()
 )
+# Dialect -> start of the name of a token limit -> how its fields call it; OpenAI has one kind of tokens.
+_TOKEN_NAMES: Final = {
+    HeaderStyle.OPENAI: {"tokens": b"tokens"},
+    HeaderStyle.ANTHROPIC: {"tokens": b"tokens", "input": b"input-tokens", "output": b"output-tokens"},
+}
+TOKEN_FIELDS: Final = tuple(
+    name.replace("requests", kind.decode())
+    for dialect, names in LIMIT_NAMES.items()
+    for kind in _TOKEN_NAMES[HeaderStyle(dialect)].values()
+    for name in names
+)
+
+
+def kind_of(style: HeaderStyle, limit_name: str) -> bytes:
+    """Return how the fields of a style call a limit, by the start of its name; empty: they have no name."""
+    kind = limit_name.removeprefix("address-").partition("-")[0]
+    if kind in {"tokens", "input", "output"}:
+        return _TOKEN_NAMES[style].get(kind, b"")
+    return b"requests"
+
+
+def of_kind(fields: list[Field], kind: bytes) -> list[Field]:
+    """Return the fields of a limit on requests as those of another kind."""
+    return [(name.replace(b"requests", kind), value) for name, value in fields]
 
 
 def _duration(seconds: int) -> bytes:

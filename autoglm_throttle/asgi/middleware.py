@@ -17,7 +17,7 @@ from autoglm_throttle.asgi.dialects import DIALECTS
 from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete
 from autoglm_throttle.asgi.response_tracker import ResponseTracker, WatchedStream, degraded_header
 from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
-from autoglm_throttle.asgi.routes import BODY, STREAM, WEBSOCKET, RouteTable, path_of
+from autoglm_throttle.asgi.routes import BODY, STREAM, TOKENS, WEBSOCKET, RouteTable, path_of
 from autoglm_throttle.asgi.scope import (
     CLIENT_DISCONNECTS,
     MARKER,
@@ -41,6 +41,7 @@ from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rea
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker import AppBreaker
+    from autoglm_throttle.asgi.token_routes import TokenRoutes
     from autoglm_throttle.asgi.vllm import VllmServer
 
 
@@ -94,8 +95,17 @@ class ThrottleMiddleware:
         self.app = app or own
         self.throttle = throttle
         settings = throttle.settings
+        self._tokens: TokenRoutes | None = None
+        if throttle.admission.parts.token_limits is not None:
+            from autoglm_throttle.asgi.token_routes import TokenRoutes
+
+            self._tokens = TokenRoutes(throttle, settings.tokens)
         self._routes = RouteTable(
-            settings.routes, settings.callers.exempt_paths, settings.responses.errors, exempt_prefixes
+            settings.routes,
+            settings.callers.exempt_paths,
+            settings.responses.errors,
+            exempt_prefixes,
+            () if self._tokens is None else settings.tokens.routes,
         )
         self._classifier = RequestClassifier(
             settings, self._routes, identify=identify, record_oddity=weak_method(self._record_oddity)
@@ -134,6 +144,7 @@ class ThrottleMiddleware:
             demand = breaker.provisional(demand)
         if admission.has_leases:
             await admission.ensure_lease(demand)
+        app = self.app  # no method: called in two steps it takes half the time
         buffered: BufferedReceive | None = None
         body: RequestBody | None = None
         permit: Permit | Ticket | Rejection | None = None
@@ -152,6 +163,15 @@ class ThrottleMiddleware:
             elif transfer == STREAM:
                 buffered = body = RequestBody(receive, self.slot_watch, is_stream=True)
                 receive = body.receive
+            elif transfer == TOKENS and self._tokens is not None:
+                permit = self._tokens.rejection(demand)
+                if permit is None:
+                    buffered = body = RequestBody(receive, self.slot_watch)
+                    body.most_bytes = self._tokens.most_bytes
+                    if not await self._has_body(body, begin(receive()), demand, scope, send):
+                        return
+                    receive = body.receive
+                    permit, app = self._tokens.admit(app, demand, policy.work_class, scope, body)
         if permit is None:
             permit = admission.try_admit(demand, policy.work_class)
         if type(permit) is Rejection and marked is None and breaker is None:  # `_reject`, without calls
@@ -196,9 +216,8 @@ class ThrottleMiddleware:
             if self._gives_advice:
                 scope.setdefault("state", {})[MARKER] = permit.advice
             if throttle.may_degrade:
-                await degraded_header(self.app, scope, receive, tracker.send)
+                await degraded_header(app, scope, receive, tracker.send)
             else:
-                app = self.app  # no method: called in two steps it takes half the time
                 await app(scope, receive, tracker.send)
         except BaseException as error:
             decision = _decision(error)

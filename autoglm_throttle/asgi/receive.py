@@ -133,7 +133,7 @@ class RequestBody(BufferedReceive):
     stream may take any time.
     """
 
-    __slots__ = ("_on_timeout", "_watch", "_watched", "is_over", "timed_out")
+    __slots__ = ("_on_timeout", "_watch", "_watched", "is_over", "most_bytes", "timed_out")
 
     _has_body = True
 
@@ -144,6 +144,7 @@ class RequestBody(BufferedReceive):
         if is_stream:
             self._watched.timeout_s = math.inf
         self._on_timeout: Callable[[], Awaitable[None]] | None = None
+        self.most_bytes: int = BUFFER_BYTES  # Of the body, before the app gets a slot
         self.is_over: bool = False  # Whether it waited beside too many others
         self.timed_out: bool = False  # Whether the client has sent less than the least rate
 
@@ -152,8 +153,20 @@ class RequestBody(BufferedReceive):
         """Whether the client has left before admission."""
         return bool(self._buffered) and self._buffered[-1]["type"] in DISCONNECTS
 
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of the body that have come."""
+        return self._watched.transferred_bytes
+
+    @property
+    def content(self) -> bytes | None:
+        """The whole body before admission; None: it is not complete."""
+        if not self._is_complete or self.is_disconnected:
+            return None
+        return b"".join([message.get("body") or b"" for message in self._buffered])
+
     async def wait(self, first: Message | BegunCall) -> None:
-        """Receive until the body is complete, `BUFFER_BYTES` are there, or the client has left.
+        """Receive until the body is complete, ``most_bytes`` are there, or the client has left.
 
         Raises:
             TooSlowError: the client has sent less than the least rate, or it waited beside too many others.
@@ -161,7 +174,7 @@ class RequestBody(BufferedReceive):
         call = first
         while True:
             self._keep(await self._blocked(call) if isinstance(call, BegunCall) else call)
-            if self._is_complete or self._buffered_bytes >= BUFFER_BYTES:
+            if self._is_complete or self._buffered_bytes >= self.most_bytes:
                 return
             call = begin(self._receive())
 

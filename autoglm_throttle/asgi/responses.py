@@ -21,8 +21,11 @@ from autoglm_throttle.asgi.dialects import (
     PROBLEM,
     SINGLE_LIMIT,
     STATUS,
+    TOKEN_FIELDS,
     Field,
     header_style,
+    kind_of,
+    of_kind,
 )
 from autoglm_throttle.asgi.scope import SCOPE_KEY, Message, Scope, Send, attribute_to_throttle
 from autoglm_throttle.limiting.decisions import Usages, decision_of
@@ -55,6 +58,7 @@ EXPOSED_FIELDS = (  # Every field name that a response may carry, for Access-Con
     *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
     *("x-degraded", "x-should-retry"),
     *(name for names in LIMIT_NAMES.values() for name in names),
+    *TOKEN_FIELDS,
 )
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
@@ -98,7 +102,7 @@ class ResponseBuilder:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._app_fields = app_fields  # None: the app adds its own
-        style = header_style(settings.headers, dialect)
+        self._style = style = header_style(settings.headers, dialect)
         self._sends_limit_fields = style in {HeaderStyle.IETF, HeaderStyle.LEGACY}
         self._sends_legacy_fields = style is HeaderStyle.LEGACY
         self._single_limit = SINGLE_LIMIT.get(style)
@@ -276,7 +280,16 @@ class ResponseBuilder:
         if self._single_limit is None or not decision.window_s:
             return []
         has_units = decision.allowed or decision.reason is Reason.TOO_LARGE
-        return self._single_limit(decision.limit, decision.remaining if has_units else 0, reset_s)
+        if not decision.others and decision.policy.startswith("user"):
+            return self._single_limit(decision.limit, decision.remaining if has_units else 0, reset_s)
+        deciding = (decision.policy, decision.limit, decision.remaining if has_units else 0, reset_s)
+        others = [(each.name, each.limit, each.remaining, each.reset_s) for each in decision.others]
+        fields: dict[bytes, list[Field]] = {}
+        for name, limit, remaining, resets_s in (deciding, *others):
+            kind = kind_of(self._style, name)
+            if kind and kind not in fields:  # the first one of a kind is the fullest
+                fields[kind] = of_kind(self._single_limit(limit, remaining, resets_s), kind)
+        return [field for each in fields.values() for field in each]
 
     def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
         """Build the body; that of a problem document up to the exact wait. Keep it."""

@@ -22,8 +22,8 @@ MAX_LITERAL_CHARS: Final = 19  # Characters of a segment that is no id; a UUID h
 _READ_CHARS: Final = 256  # Characters of a path that are read: a client may send kilobytes of slashes
 
 # Transfer of a request: complete with its head; with a body; of a route that declares streams; a websocket
-# that holds a slot.
-PLAIN, BODY, STREAM, WEBSOCKET = range(4)
+# that holds a slot; one that costs tokens, whose body is read.
+PLAIN, BODY, STREAM, WEBSOCKET, TOKENS = range(5)
 _TRANSFERS: Final = {SlotUse.REQUEST: BODY, SlotUse.STREAM: STREAM, SlotUse.NONE: PLAIN}
 
 WITHOUT_BODY: Final = ("GET", "HEAD")
@@ -68,7 +68,9 @@ class RouteTable:
         exempt_paths: Iterable[str] = (),
         errors: ErrorStyle = ErrorStyle.AUTO,
         exempt_prefixes: tuple[str, ...] = (),
+        token_paths: Iterable[str] = (),
     ) -> None:
+        self._token_paths = frozenset(token_paths)
         self._routes = list(routes)
         self._configured = len(self._routes)
         self._exempt_paths = frozenset(exempt_paths)
@@ -126,8 +128,11 @@ class RouteTable:
         slot = SlotUse.REQUEST if route is None else route.slot
         key = None if route is None else (route.name, self._generation)
         dialect = dialect_of(path, self._errors if route is None else route.errors or self._errors)
+        transfer = _TRANSFERS[slot]
+        if method == "POST" and path in self._token_paths and slot is not SlotUse.NONE:
+            transfer = TOKENS
         return PathPolicy(
-            route, name, not exempt, _TRANSFERS[slot], method not in WITHOUT_BODY, root_path, key, dialect
+            route, name, not exempt, transfer, method not in WITHOUT_BODY, root_path, key, dialect
         )
 
     def _index(self) -> None:

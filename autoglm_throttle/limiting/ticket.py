@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autoglm_throttle.limiting.decisions import HasTokens, Usages
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.types import Decision, Demand
+
+if TYPE_CHECKING:
+    from autoglm_throttle.limiting.token_limits import Reservation
 
 
 class TicketState(IntEnum):
@@ -30,7 +33,10 @@ NOT_QUEUED = -1  # Index of a ticket that was never queued
 class TicketCharges:
     """Charges of a request that waits, for its permit or for their refund."""
 
-    __slots__ = ("answer", "budget_charged", "charged_s", "decision", "owner", "payer", "pending_check")
+    __slots__ = (
+        *("answer", "budget_charged", "charged_s", "decision", "owner", "payer", "pending_check"),
+        "reservation",
+    )
 
     def __init__(
         self, owner: object, payer: HasTokens | None, *, budget_charged: bool = False, charged_s: float = 0.0
@@ -44,6 +50,7 @@ class TicketCharges:
         self.pending_check: Any = None
         self.answer: Any = None  # The store's answer that has admitted it, for the refund
         self.charged_s: float = charged_s  # When the user limits were charged
+        self.reservation: Reservation | None = None  # Tokens that are reserved and to be settled
 
 
 UNCHARGED = TicketCharges(None, None)  # Charges of a ticket that only the limiter knows

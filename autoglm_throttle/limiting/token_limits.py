@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from autoglm_throttle.limiting.decisions import Usages, fullest_first
-from autoglm_throttle.limiting.tokens import TokenCost
+from autoglm_throttle.limiting.decisions import Usages, decision_of, fullest_first
+from autoglm_throttle.limiting.tokens import NO_TOKENS, TokenCost
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.types import Decision, Demand
 
@@ -54,7 +54,11 @@ class TokenLimits:
         self._kinds = [(TOKEN_KINDS[kind], UserLimits(each, max_users)) for kind, each in sets.items()]
         self.counts: TokenCounts = TokenCounts()
 
-    def reserve(self, demand: Demand, cost: TokenCost, now: float) -> Usages | Decision:
+    def reservation(self, demand: Demand, cost: TokenCost, now: float) -> Reservation:
+        """Make what `settle` needs of tokens that `reserve` has charged at ``now``."""
+        return Reservation(demand, cost, now)
+
+    def reserve(self, demand: Demand, cost: TokenCost, now: float) -> Decision:
         """Charge the user limits and all token limits, or none.
 
         Of several rejections the one with the longest wait is returned. A limit of which the request takes no
@@ -79,10 +83,17 @@ class TokenLimits:
                 limits.give_back(demand, now, now, units)
             return rejected
         self.counts.reserved += cost.total
-        return fullest_first(usages) if len(usages) > 1 else usages
+        # The header fields of the dialects differ by kind, which are written from a decision.
+        return decision_of(fullest_first(usages) if len(usages) > 1 else usages)
+
+    def cancel(self, reservation: Reservation, now: float) -> None:
+        """Give back all that was charged: the request has not run."""
+        self.settle(reservation, NO_TOKENS, now)
 
     def extend(self, reservation: Reservation, output_tokens: int, now: float) -> None:
         """Charge more output tokens, above the limits as well: the answer is longer than its reservation."""
+        if not reservation.charges:  # it is settled
+            return
         cost = TokenCost(0, output_tokens)
         reservation.charges.append((now, cost))
         for units_of, limits in self._kinds:

@@ -30,6 +30,9 @@ class TokenCost(NamedTuple):
         return self.input + self.output
 
 
+NO_TOKENS: Final = TokenCost(0, 0)
+
+
 class TokenRatio:
     """Tokens of a byte of text, learned: a mean at first, then one that forgets old requests."""
 
@@ -115,6 +118,8 @@ class TokenEstimator:
 
     def counted_output(self, route: str, request: TokenRequest, usage: TokenUsage) -> int:
         """Return the output tokens of a response that was not reported to its end."""
+        if not request.generates:
+            return 0
         learned = self._learned.get((route, request.model), _UNKNOWN)
         counted = usage.output_at_least(learned.output_ratio.value)
         return counted if request.max_output is None else min(counted, request.max_output)

@@ -16,6 +16,7 @@ from autoglm_throttle.settings.groups.breaker import (
     cross_field_problems,
     order_messages,
 )
+from autoglm_throttle.settings.groups.callers import LIMITS_AT_MOST
 from autoglm_throttle.settings.groups.gpu import stale_at_least_s
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.types import BorrowMode, Signal
@@ -118,7 +119,20 @@ def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
     if v["signal"] is Signal.PRESSURE and not v["gpu_pressure_terms"]:
         message = "must name a term with SIGNAL=pressure"
         yield "gpu_pressure_terms", "signal", message, "else the table never has a signal"
+    yield from _token_contradictions(v)
     yield from _sharing_contradictions(v)
+
+
+def _token_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
+    names = ("tokens_limit", "tokens_input_limit", "tokens_output_limit")
+    together = sum(len(v[name]) for name in names)
+    for name in names:
+        if v[name] and together > LIMITS_AT_MOST:
+            hint = "each request checks all limits of its user"
+            yield name, " ".join(names), f"at most {LIMITS_AT_MOST} token limits together", hint
+        if v[name] and v["redis_url"] is not None:
+            hint = "each process would count tokens by itself: leave out one of the two"
+            yield name, "redis_url", "cannot be shared through REDIS_URL", hint
 
 
 def _sharing_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:

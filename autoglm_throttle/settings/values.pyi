@@ -122,6 +122,15 @@ class ValuesBesideGpu(TypedDict, total=False):
     user_limit_low: str | Sequence[t.UserLimit] | None
     max_users: int
     address_factor: float | str
+    tokens_limit: str | Sequence[t.UserLimit]
+    tokens_input_limit: str | Sequence[t.UserLimit]
+    tokens_output_limit: str | Sequence[t.UserLimit]
+    tokens_routes: str | Sequence[str]
+    tokens_body_max_bytes: int | str
+    tokens_per_media: int
+    tokens_reserve: t.TokenReserve | Literal["explicit", "learned"]
+    tokens_quantile: float | str
+    tokens_default_output: int
     redis_url: SecretStr | str | None
     redis_on_error: t.StoreFailureMode | Literal["local", "allow", "deny"]
     service: str

@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.limiting.decisions import TOO_LARGE, decision_of, seconds_until
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import AnyCharge, StoreErrorKind
-from autoglm_throttle.types import EXACT_AT_MOST, Decision, LimitStatus, Reason, StoreFailureMode, UserLimit
+from autoglm_throttle.types import (
+    EXACT_AT_MOST,
+    Decision,
+    LimitStatus,
+    Reason,
+    StoreFailureMode,
+    TokenLimit,
+    UserLimit,
+)
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.groups.store import StoreSettings
@@ -138,10 +146,13 @@ def fair_share(limits: tuple[UserLimit, ...], processes: int) -> tuple[UserLimit
     """Return the share of each of several processes; together they stay below limit + processes."""
     if processes <= 1:
         return limits
-    return tuple(
-        ReducedLimit(limit.name, -(-limit.limit // processes), limit.window_s, limit.limit)
-        for limit in limits
-    )
+    return tuple(_share(limit, -(-limit.limit // processes)) for limit in limits)
+
+
+def _share(limit: UserLimit, units: int) -> UserLimit:
+    if isinstance(limit, TokenLimit):
+        return replace(limit, limit=units)
+    return ReducedLimit(limit.name, units, limit.window_s, limit.limit)
 
 
 class DenyCache:

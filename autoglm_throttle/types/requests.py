@@ -100,6 +100,13 @@ class SlotUse(StrEnum):
     NONE = "none"  # never: it waits for others only, or costs nothing
 
 
+class TokenReserve(StrEnum):
+    """Output tokens that are reserved for a request that states a maximum."""
+
+    EXPLICIT = "explicit"  # the maximum
+    LEARNED = "learned"  # the learned length of answers, if it is less
+
+
 class BorrowMode(StrEnum):
     """Other classes that lend tokens when a bucket is short."""
 

@@ -33,13 +33,13 @@ def token_limits(requests: int = 1000, **kinds: int) -> TokenLimits:
 
 
 def reserve(limits: TokenLimits, cost: TokenCost, now: float = 0.0, demand: Demand = ANN) -> Reservation:
-    assert isinstance(limits.reserve(demand, cost, now), tuple)
-    return Reservation(demand, cost, now)
+    assert limits.reserve(demand, cost, now).allowed
+    return limits.reservation(demand, cost, now)
 
 
 def rejection(limits: TokenLimits, cost: TokenCost, now: float = 0.0, demand: Demand = ANN) -> Decision:
     decision = limits.reserve(demand, cost, now)
-    assert isinstance(decision, Decision)
+    assert not decision.allowed
     return decision
 
 
@@ -47,19 +47,19 @@ def left(limits: TokenLimits, now: float = 0.0, demand: Demand = ANN) -> dict[st
     """Return what each limit has left, without a change."""
     cost = TokenCost(1, 1)
     verdict = limits.reserve(demand, cost, now)
-    assert isinstance(verdict, tuple)
-    reservation = Reservation(demand, cost, now)
+    assert verdict.allowed
+    reservation = limits.reservation(demand, cost, now)
     limits.settle(reservation, TokenCost(0, 0), now)
     units = {"tokens": 2, "input": 1, "output": 1, "user": 0}
-    return {used.name: remaining + units[used.name.partition("-")[0]] for used, remaining, _ in verdict}
+    return {used.name: used.remaining + units[used.name.partition("-")[0]] for used in verdict.limits}
 
 
 @pytest.mark.parametrize("requests", [5, 50])
 def test_concurrent_requests_never_reserve_more_than_the_limit(requests: int) -> None:
     limits = token_limits(tokens=100)
     verdicts = [limits.reserve(ANN, TokenCost(20, 20), 0.0) for _ in range(requests)]
-    assert sum(isinstance(verdict, tuple) for verdict in verdicts) == 2
-    assert {verdict.detail for verdict in verdicts if isinstance(verdict, Decision)} == {"user:tokens-60s"}
+    assert sum(verdict.allowed for verdict in verdicts) == 2
+    assert {verdict.detail for verdict in verdicts if not verdict.allowed} == {"user:tokens-60s"}
 
 
 def test_each_kind_counts_its_own_tokens() -> None:
@@ -74,7 +74,7 @@ def test_rejected_request_takes_nothing_and_names_the_longest_wait() -> None:
     rejected = rejection(limits, TokenCost(10, 10), 30.0)
     assert (rejected.detail, rejected.reason) == ("user:output-60s", Reason.USER)
     assert rejected.retry_after_s == 31.0  # the buckets of a second end later than the log of requests
-    assert isinstance(limits.reserve(ANN, TokenCost(50, 50), 61.0), tuple)
+    assert limits.reserve(ANN, TokenCost(50, 50), 61.0).allowed
 
 
 def test_request_above_the_whole_limit_never_fits() -> None:
@@ -88,7 +88,7 @@ def test_kind_without_tokens_does_not_apply() -> None:
     limits = token_limits(output=10)
     reservation = reserve(limits, TokenCost(5, 5))
     limits.settle(reservation, TokenCost(5, 50), 0.0)
-    assert isinstance(limits.reserve(ANN, TokenCost(10_000, 0), 0.0), tuple)
+    assert limits.reserve(ANN, TokenCost(10_000, 0), 0.0).allowed
     assert rejection(limits, TokenCost(0, 1)).retry_after_s == 61.0
 
 
@@ -203,8 +203,8 @@ class TokenMachine(RuleBasedStateMachine):
     def reserve(self, cost: TokenCost) -> None:
         units = {kind: TOKEN_KINDS[kind](cost) for kind in KINDS}
         verdict = self.limits.reserve(ANN, cost, self.now)
-        assert isinstance(verdict, tuple) == all(self.fits(kind, units[kind]) for kind in KINDS)
-        if isinstance(verdict, Decision):
+        assert verdict.allowed == all(self.fits(kind, units[kind]) for kind in KINDS)
+        if not verdict.allowed:
             self.check_wait(cost, verdict.retry_after_s)
             return
         entries = {kind: [self.now, float(units[kind])] for kind in KINDS}
@@ -215,8 +215,8 @@ class TokenMachine(RuleBasedStateMachine):
     def check_wait(self, cost: TokenCost, wait_s: float) -> None:
         assert 0.0 < wait_s < math.inf
         before, after = copy.deepcopy((self.limits, self.limits))
-        assert isinstance(before.reserve(ANN, cost, self.now + wait_s - 0.5), Decision)
-        assert isinstance(after.reserve(ANN, cost, self.now + wait_s), tuple)
+        assert not before.reserve(ANN, cost, self.now + wait_s - 0.5).allowed
+        assert after.reserve(ANN, cost, self.now + wait_s).allowed
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), actual=costs)

@@ -17,6 +17,7 @@ from autoglm_throttle.settings.groups.control import ConcurrencySettings, Contro
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings
 from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings, RecorderSettings
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
+from autoglm_throttle.settings.groups.tokens import TokenSettings
 
 
 class Groups(BaseModel):
@@ -30,6 +31,7 @@ class Groups(BaseModel):
     rates: RateSettings
     concurrency: ConcurrencySettings
     users: UserSettings
+    tokens: TokenSettings
     store: StoreSettings
     fleet: FleetSettings
     callers: CallerSettings
