@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class EventQueue:
     """
 
     __slots__ = (
-        *("_every_s", "_hash_caller", "_is_full_logged", "_lock", "_max_users", "_rejections", "waiting"),
+        *("_every_s", "_hash_caller", "_is_full_logged", "_lock", "_max_users", "rejections", "waiting"),
     )
 
     def __init__(
@@ -96,14 +97,12 @@ class EventQueue:
         self._max_users = max_users
         self._is_full_logged = False
         # By reason: time of the next event, rejections since the last.
-        self._rejections: dict[t.Reason, list[float]] = {}
+        self.rejections: dict[t.Reason, list[float]] = {reason: [-math.inf, 0] for reason in t.Reason}
         self.waiting: list[LogEvent] = []
 
     def record_rejection(self, demand: t.Demand, decision: t.Decision, now: float) -> bool:
         """Count a rejection, and queue its event if it is one of the sample; return whether it is."""
-        entry = self._rejections.get(decision.reason)
-        if entry is None:
-            entry = self._rejections[decision.reason] = [now, 0]
+        entry = self.rejections[decision.reason]
         entry[1] += 1
         if now < entry[0]:
             return False
@@ -123,7 +122,7 @@ class EventQueue:
 
     def summarize(self, now: float) -> None:
         """Queue the events of rejections that were counted and not followed by a further one."""
-        for reason, entry in self._rejections.items():
+        for reason, entry in self.rejections.items():
             if entry[1] and now >= entry[0]:
                 self.waiting.append(_rejections(reason, entry[1], reason))
                 entry[:] = now + self._every_s, 0

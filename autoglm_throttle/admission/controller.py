@@ -41,9 +41,8 @@ class AdmissionController:
         self._clock = parts.settlement.clock
         self._lock = parts.settlement.lock
         self._take_tokens = parts.take_tokens
-        # The buckets of the priorities, where a request only has to take from its own.
-        takes_only = parts.fleet is None and parts.quota is None
-        self._buckets = parts.buckets.all if takes_only else None
+        # Whether a request only has to take from the bucket of its priority.
+        self._takes_only = parts.fleet is None and parts.quota is None
         self._shared_budget = parts.shared_budget
         self._user_limits = parts.user_limits
         self._has_user_limits = any(parts.limit_sets)
@@ -58,7 +57,7 @@ class AdmissionController:
         # When a request must refresh the control state; at once while sampling is stopped.
         self.refresh_due_s: float = -math.inf
         self.control_state: ControlState = control_state  # The newest one
-        self._is_open = control_state.factor > 0.0  # Whether it admits any request
+        self._open(control_state)
         self.expects_gpu: bool = True  # Whether a source of telemetry is configured
         self._budget_active = False  # Whether all classes share one budget beside their own rates
 
@@ -87,13 +86,13 @@ class AdmissionController:
         if not covered:
             await fleet.ensure(demand)
 
-    def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:  # noqa: C901, PLR0912 - a call costs 1 %
+    def try_admit(self, demand: Demand, work_class: str = "") -> Permit | Ticket | Rejection:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
         """Request admission without waiting, as `Throttle.try_admit`.
 
         A demand that is kept for each caller has no work class: hence the argument.
         """
         # What is no method is called through a local name, as in `Permit.settle`.
-        lock, clock, new_permit = self._lock, self._clock, self._permit
+        lock, clock, store = self._lock, self._clock, self._store
         acquire, release = lock.acquire, lock.release
         now = clock()
         if now >= self.refresh_due_s:
@@ -107,7 +106,7 @@ class AdmissionController:
             payer: HasTokens
             rejected: Decision | None = None
             charged: Usages | Decision | WindowEntry = NO_LIMIT
-            buckets = self._buckets if self._is_open else None
+            buckets = self._buckets
             if buckets is None or (payer := buckets[demand.rank]).take(demand.cost, now):
                 # Of a bucket that is short, too: another one may lend.
                 payment = (
@@ -117,38 +116,41 @@ class AdmissionController:
                     rejected = payment
                 else:
                     payer = payment
-            if rejected is None and self._has_user_limits:
+            if self._has_user_limits and rejected is None:
                 charged = self._user_limits.hit(demand, now)
-            is_charged = isinstance(charged, tuple)
-            if not is_charged and isinstance(charged, Decision) and not charged.allowed:
-                payer.give_back(demand.cost, now)
-                rejected = charged
+                if type(charged) is Decision and not charged.allowed:
+                    payer.give_back(demand.cost, now)
+                    rejected = charged
             verdict: Permit | Ticket | Rejection
             if rejected is not None:
                 if demand.holds_slot:  # it counts as demand for slots
                     limiter.record_arrival(demand.rank, now)
                 verdict = self.verdicts.reject(demand, rejected, now, kind)
-                if limiter.waiting and not is_charged:  # the limit may have grown
+                if limiter.waiting and charged is rejected:  # the limit may have grown
                     settlement.call_ready(now)
             elif demand.holds_slot and (
                 self._budget_active or not (slot := limiter.try_acquire(demand, kind, now))
             ):
                 verdict = self._enqueue(demand, payer, charged, now, kind)
-            elif not is_charged and isinstance(charged, WindowEntry):
+            elif store is not None and isinstance(charged, WindowEntry):
                 verdict = Ticket.with_slot(demand, now, kind, slot)
                 verdict.charges = TicketCharges(settlement, payer, charged_s=now)
                 verdict.charges.pending_check = charged
             else:
                 self._rows[demand.rank].admitted += 1
-                verdict = new_permit(settlement, demand, charged, now, now, kind, slot, payer)
+                if buckets is None:
+                    verdict = self._permit(settlement, demand, charged, now, now, kind, slot, payer)
+                else:  # the usual case, without the call
+                    verdict = permit = Permit()
+                    permit.owner, permit.demand = settlement, demand
+                    permit.verdict = charged  # type: ignore[assignment] # without a store it is no entry
+                    permit.arrived_s = permit.admitted_s = permit.started_s = now
+                    permit.work_class, permit.slot, permit.charges = kind, slot, payer
+                    permit.settled = False
         finally:
             release()
-        if (
-            lock.pending
-            or self._events.waiting
-            or (self._store is not None and not isinstance(verdict, Ticket))
-        ):
-            # With a ticket for a check of the store, the waiter polls the store.
+        # With a ticket for a check of the store, the waiter polls the store.
+        if lock.pending or self._events.waiting or (store is not None and not isinstance(verdict, Ticket)):
             self.verdicts.flush()
         return verdict
 
@@ -384,7 +386,7 @@ class AdmissionController:
     def apply(self, state: ControlState, view: GpuView | None, refresh_due_s: float, now: float) -> None:
         """Put a control state into force, with the newest view for the log; called under the lock."""
         before, self.control_state = self.control_state, state
-        self._is_open = state.factor > 0.0
+        self._open(state)
         self.refresh_due_s = refresh_due_s
         if state is before:
             return
@@ -396,6 +398,11 @@ class AdmissionController:
         self._shared_budget.rescale(state.budget_rps, state.term, now)
         changes = control_events(before, state, view, now, expects_gpu=self.expects_gpu)
         self._events.waiting.extend(changes)
+
+    def _open(self, state: ControlState) -> None:
+        self._is_open = state.factor > 0.0  # Whether it admits any request
+        # The buckets from which a request takes without asking anybody else; None: it must ask.
+        self._buckets = self.parts.buckets.all if self._is_open and self._takes_only else None
 
     def unsupported_loop(self) -> str:
         """Return why the settings cannot work in the running event loop; empty if they can."""

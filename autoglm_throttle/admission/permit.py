@@ -32,13 +32,13 @@ class Permit:
     """
 
     __slots__ = (
-        *("_settlement", "admitted_s", "arrived_s", "charges", "demand", "settled"),
+        *("admitted_s", "arrived_s", "charges", "demand", "owner", "settled"),
         *("slot", "started_s", "verdict", "work_class"),
     )
 
     admitted: Literal[True] = True
 
-    _settlement: Settlement
+    owner: Settlement  # What it is settled with
     demand: Demand
     verdict: Usages | Decision  # On the user limits; `decision` is its public form
     arrived_s: float  # When admission was requested, in monotonic seconds
@@ -63,7 +63,7 @@ class Permit:
     ) -> Self:
         """Make a permit; before Python 3.13 an ``__init__`` costs twice as much."""
         permit = cls()
-        permit._settlement, permit.demand, permit.verdict = settlement, demand, verdict
+        permit.owner, permit.demand, permit.verdict = settlement, demand, verdict
         permit.arrived_s, permit.admitted_s, permit.started_s = arrived_s, admitted_s, admitted_s
         permit.work_class, permit.slot, permit.charges = work_class, slot, charges
         permit.settled = False
@@ -71,11 +71,11 @@ class Permit:
 
     def record_chunk(self) -> None:
         """Record a streamed chunk of the response: progress distinguishes a slow service from a hung one."""
-        self._settlement.counters.chunks += 1
+        self.owner.counters.chunks += 1
 
     def record_event(self, last_s: float | None, now: float) -> None:
         """Record an event with data of a stream; ``last_s`` is the time of the one before, if any."""
-        row = self._settlement.rows[self.demand.priority]
+        row = self.owner.rows[self.demand.priority]
         if last_s is None:
             row.first_token.record(now - self.arrived_s)
         else:
@@ -103,7 +103,7 @@ class Permit:
         Its time in the service stands still. Does nothing if it is paused, settled, or holds no slot.
         May be called from any thread.
         """
-        self._settlement.lock.run(self._pause)
+        self.owner.lock.run(self._pause)
 
     def resume(self) -> None:
         """Take the slot again at once, even above the limit, since the request runs already.
@@ -111,10 +111,10 @@ class Permit:
         Does nothing unless it is paused. May be called from any thread.
         """
         if self.slot == PAUSED:
-            self._settlement.lock.run(self._resume)
+            self.owner.lock.run(self._resume)
 
     def _pause(self) -> None:
-        settlement = self._settlement
+        settlement = self.owner
         if not self.settled:
             now = settlement.clock()
             settlement.limiter.pause(self, now)
@@ -122,7 +122,7 @@ class Permit:
 
     def _resume(self) -> None:
         if not self.settled:
-            self._settlement.limiter.resume(self, self._settlement.clock())
+            self.owner.limiter.resume(self, self.owner.clock())
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS, client_error: bool = False) -> None:  # noqa: C901 - a call costs 1 %
         """Settle the request with its outcome. Never waits; a second call changes nothing and is counted.
@@ -132,7 +132,7 @@ class Permit:
             client_error: whether the app answered with a client error: its time says nothing about the work
                 of other requests.
         """
-        settlement = self._settlement
+        settlement = self.owner
         lock, clock = settlement.lock, settlement.clock
         # What is no method is called through a local name: `lock.acquire()` costs three times as much.
         is_held, acquire, release = lock.is_held, lock.acquire, lock.release
@@ -170,7 +170,7 @@ class Permit:
         """Hand the settlement to a copy: the cleanup's next steps must find this permit settled."""
         later = copy.copy(self)
         self.settled = True
-        self._settlement.lock.pending.append(partial(Permit.settle, later, outcome, client_error))
+        self.owner.lock.pending.append(partial(Permit.settle, later, outcome, client_error))
 
     def __enter__(self) -> Permit:
         return self
@@ -209,7 +209,7 @@ class QuotaPermit(Permit):
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS, client_error: bool = False) -> None:
         """Settle the request with its outcome, and free its reserved memory."""
-        self._settlement.lock.run(self._free_memory)
+        self.owner.lock.run(self._free_memory)
         super().settle(outcome, client_error)
 
     def _free_memory(self) -> None:

@@ -41,6 +41,7 @@ class Verdicts:
             self.permit = lambda *arguments: QuotaPermit.of(*arguments).reserve(quota)
         self._dry_run = parts.dry_run
         self._events = parts.events
+        self._sampled = parts.events.rejections
         self._settlement = parts.settlement
         self._clock = parts.settlement.clock
         self._lock = parts.settlement.lock
@@ -123,21 +124,20 @@ class Verdicts:
             self.log_rejection(demand, decision, now)
             admitted = Decision(True, Reason.OK, would_reject=decision)
             return self.permit(settlement, demand, admitted, now, now, kind, slot)
-        if reason not in REPLACEABLE or not isinstance(demand, ProvisionalDemand):
+        if not isinstance(demand, ProvisionalDemand) or reason not in REPLACEABLE:
             row.rejected[reason] += 1
-            if self._events.record_rejection(demand, decision, now):
-                self._record_full_table()
+            sampled = self._sampled[reason]
+            if now < sampled[0]:  # `record_rejection`, without the call
+                sampled[1] += 1
+            else:
+                self.log_rejection(demand, decision, now)
         rejection = _new(Rejection)
         rejection.demand, rejection.decision = demand, decision
         return rejection
 
     def log_rejection(self, demand: Demand, decision: Decision, now: float) -> None:
         """Queue the log events of a rejection."""
-        if self._events.record_rejection(demand, decision, now):
-            self._record_full_table()
-
-    def _record_full_table(self) -> None:
-        if self._user_limits.overflowed:
+        if self._events.record_rejection(demand, decision, now) and self._user_limits.overflowed:
             self._events.record_full_user_table()
 
     def quota_rejection(self, ticket: Ticket, now: float) -> Decision | None:

@@ -19,6 +19,7 @@ FIRST_ANSWERS, ANSWERS = 16, 1000
 
 _ANY = b"*"
 _ID_NAMES = (b"x-request-id", b"request-id")
+_ORIGIN = frozenset((b"origin",))  # A look-up takes less time than a comparison
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 
@@ -54,7 +55,14 @@ class AppFields:
     def add_to(self, fields: list[Field], scope: Scope) -> None:
         """Append to the fields of a rejection those of the app's answers to such requests."""
         try:
-            path, values = scope["path"], dict(scope["headers"])
+            headers = scope["headers"]
+            if not self._id_names:
+                for name, _ in headers:
+                    if name in _ORIGIN:
+                        break
+                else:
+                    return
+            path, values = scope["path"], dict(headers)
             origin = values.get(b"origin")
             if self._id_names:
                 sent = values.get(b"x-request-id", b"")

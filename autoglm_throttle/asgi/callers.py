@@ -201,7 +201,7 @@ class RequestClassifier:
                     identity = user if plan is None and priority is None else caller
             if stated or policy.route is not None:
                 identity = (identity, policy.route_key, stated, peer)
-            demand = self._demands.get(identity)
+            demand = self._demands[identity]
             if demand is None:
                 member = None if caller is None else self._resolve(caller)
                 demand = self._full_demand(scope, policy.route, member)[0]
@@ -380,12 +380,15 @@ class RequestClassifier:
         return Caller(user, plan.name, plan.priority, verified=True) if plan is not None else None
 
 
-class DemandTable(dict[Hashable, Demand]):
-    """Demands by what identifies their callers; a full table forgets its oldest entries."""
+class DemandTable(dict[Hashable, Demand | None]):
+    """Demands by what identifies their callers, None for others; a full table forgets its oldest entries."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
+
+    def __missing__(self, key: Hashable) -> None:
+        return None
 
     def remember(self, key: Hashable, demand: Demand) -> None:
         """Add a demand."""

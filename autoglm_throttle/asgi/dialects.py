@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from math import ceil
+from math import ceil, isfinite
 from typing import Any, Final
 
 from autoglm_throttle.settings.groups.callers import ErrorStyle, HeaderStyle
@@ -181,3 +181,14 @@ def _timestamp(second: int) -> bytes:
 
 # Functions of the styles that send one limit only.
 SINGLE_LIMIT: Final = {HeaderStyle.OPENAI: openai_fields, HeaderStyle.ANTHROPIC: anthropic_fields}
+
+
+def legacy_fields(decision: Decision) -> list[Field]:
+    """Return ``x-ratelimit-*`` of the deciding limit."""
+    remaining = decision.remaining if decision.allowed else 0
+    seconds = decision.reset_after_s if decision.allowed else decision.retry_after_s
+    return [
+        (b"x-ratelimit-limit", b"%d" % decision.limit),
+        (b"x-ratelimit-remaining", b"%d" % remaining),
+        (b"x-ratelimit-reset", b"%d" % (ceil(seconds) if isfinite(seconds) else 0)),
+    ]

@@ -174,12 +174,12 @@ class ThrottleMiddleware:
                     permit, app = self._tokens.admit(app, demand, policy.work_class, scope, body)
         if permit is None:
             permit = admission.try_admit(demand, policy.work_class)
-        if type(permit) is Rejection and marked is None and breaker is None:  # `_reject`, without calls
-            scope[MARKER] = {throttle: permit}
-            for message in self._builders[policy.dialect].messages(scope, permit.decision):
-                await send(message)
-            return
-        if not isinstance(permit, Permit):
+        if type(permit) is not Permit:
+            if type(permit) is Rejection and marked is None and breaker is None:  # `_reject`, without calls
+                scope[MARKER] = {throttle: permit}
+                for message in self._builders[policy.dialect].messages(scope, permit.decision):
+                    await send(message)
+                return
             if isinstance(permit, Ticket):
                 if permit.was_queued:
                     if buffered is None:

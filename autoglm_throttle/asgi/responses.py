@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterable
-from math import ceil, inf, isfinite
+from math import ceil, inf
 from typing import Any
 
 from autoglm_throttle.admission.counters import REPLACEABLE
@@ -26,6 +26,7 @@ from autoglm_throttle.asgi.dialects import (
     header_style,
     kind_of,
     of_kind,
+    legacy_fields,
 )
 from autoglm_throttle.asgi.scope import SCOPE_KEY, Message, Scope, Send, attribute_to_throttle
 from autoglm_throttle.limiting.decisions import Usages, decision_of
@@ -81,7 +82,11 @@ _NUMBERS = tuple(b"%d" % number for number in range(_TABLE_SIZE))
 _TIMES = tuple(b";t=%d" % number for number in range(_TABLE_SIZE))
 _RETRIES = tuple((b"retry-after", number) for number in _NUMBERS)
 _LENGTHS = tuple((b"content-length", number) for number in _NUMBERS)
-_MILLIS = tuple(b".%03d}" % number for number in range(1000))
+_DIGITS = tuple(b"%03d" % number for number in range(1000))
+_MILLIS = tuple(b".%b}" % digits for digits in _DIGITS)
+
+# Of a rejection: its status, its body, and the fields of its limit.
+_Prepared = tuple[int, bytes, list[Field] | None]
 
 # Characters that a string of RFC 9651 cannot contain as they are, and the percent sign.
 _UNSAFE_IN_STRING = re.compile(r'[^ -~]|["\\%]')
@@ -113,7 +118,8 @@ class ResponseBuilder:
         self._jitter = settings.retry_jitter
         self._draw = draw
         self._templates: dict[str, _ResponseTemplate] = {}
-        self._bodies: dict[tuple[str, int], bytes] = {}
+        # By detail, limit and seconds of waiting.
+        self._bodies: dict[tuple[str, float, int], _Prepared] = {}
 
     def add_fields(self, message: Message, verdict: Usages | Decision) -> Message:  # noqa: C901, PLR0912 - a call costs 1 %
         """Return the start of an admitted response with our fields; the app's own of the same name win.
@@ -133,9 +139,9 @@ class ResponseBuilder:
             template, seconds = self._templates.get(limit.name), ceil(reset_s)
             if template is None or template.limit != limit.limit:
                 template = self._template(limit.name, limit.limit, limit.window_s)
-            if remaining < _TABLE_SIZE and seconds < _TABLE_SIZE:  # `item`, without the call
+            try:  # `item`, without the call
                 state = template.prefix + _NUMBERS[remaining] + _TIMES[seconds]
-            else:
+            except IndexError:
                 state = template.item(remaining, seconds)
             fields = [template.field, (b"ratelimit", state)]
         else:
@@ -147,7 +153,7 @@ class ResponseBuilder:
         if not fields:
             return message
         if self._sends_legacy_fields:
-            fields += _legacy(decision_of(verdict))
+            fields += legacy_fields(decision_of(verdict))
         headers = message.get("headers")
         if type(headers) is not list:
             headers = list(headers or ())  # any iterable is allowed, also one that can be read only once
@@ -179,57 +185,81 @@ class ResponseBuilder:
                 policy, state = template.policy, item
         return [(b"ratelimit-policy", policy), (b"ratelimit", state)] if state else []
 
-    def rejection(self, decision: Decision) -> tuple[int, list[Field], bytes]:  # noqa: C901 - a call costs 1 %
+    def rejection(self, decision: Decision) -> tuple[int, list[Field], bytes]:
         """Return status, fields and body for a rejection."""
-        status = STATUS[decision.reason]
-        wait = decision.retry_after_s
+        wait, most_s = decision.retry_after_s, self._max_s
         if wait == inf:
-            # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
-            seconds = 0
-            body = _encode(self._make_document(decision, status, self.sentence(decision), 0))
-            fields = [_NO_RETRY, self._type, (b"content-length", b"%d" % len(body))]
-        else:
-            draw, most_s = self._draw, self._max_s
-            stretched = wait * (1.0 + self._jitter * draw())
-            capped = stretched if stretched < most_s else most_s
-            # Retry-After: 0 would make clients return at once, and rounding down would be too early.
-            spread_s = ceil(capped) or 1
-            seconds = ceil(wait if wait < most_s else most_s) or 1
-            body = self._bodies.get((decision.detail, seconds)) or self._body(decision, status, seconds)
-            if self._is_problem:  # the exact wait, in milliseconds, is formatted anew each time
-                wait_ms = ceil(wait * 1e3)
-                whole = wait_ms // 1000
-                text = _NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole
-                body += text + _MILLIS[wait_ms % 1000]
-            length = len(body)
-            fields = [
-                _RETRIES[spread_s] if spread_s < _TABLE_SIZE else (b"retry-after", b"%d" % spread_s),
-                (b"retry-after-ms", b"%d" % (ceil(capped * 1e3) or 1)),
-                self._type,
-                _LENGTHS[length] if length < _TABLE_SIZE else (b"content-length", b"%d" % length),
-            ]
-            if wait > most_s:
-                # The capped Retry-After is earlier than the real wait: a retry then is futile.
-                fields.insert(2, _NO_RETRY)
-        if decision.window_s and self._sends_limit_fields:
-            template = self._templates.get(decision.policy)
-            if template is None or template.limit != decision.limit:
-                template = self._template(decision.policy, decision.limit, decision.window_s)
-            if 0 < seconds < _TABLE_SIZE:
-                state = template.used_up + _TIMES[seconds]
-            else:
-                remaining = 0 if seconds else int(decision.remaining)
-                state = template.item(remaining, seconds or ceil(decision.reset_after_s))
-            if decision.others:
-                others = ((each, each.remaining, each.reset_s) for each in decision.others)
-                fields += self._limit_fields(others, template.policy, state)
-            else:
-                fields += (template.field, (b"ratelimit", state))
-            if self._sends_legacy_fields:
-                fields += _legacy(decision)
-        elif self._single_limit is not None:
-            fields += self._single_fields(decision, wait if seconds else decision.reset_after_s)
+            return self._final_rejection(decision)
+        draw = self._draw
+        spread_s, known_s = wait * (1.0 + self._jitter * draw()), wait
+        if spread_s > most_s:
+            spread_s, known_s = most_s, min(wait, most_s)
+        # Retry-After: 0 would make clients return at once, and rounding down would be too early.
+        retry_s, seconds = ceil(spread_s) or 1, ceil(known_s) or 1
+        status, body, limit_fields = self._bodies.get(
+            (decision.detail, decision.limit, seconds)
+        ) or self._prepare(decision, seconds)
+        if self._is_problem:  # the exact wait, in milliseconds, is formatted anew each time
+            wait_ms = ceil(wait * 1e3)
+            whole = wait_ms // 1000
+            body += (_NUMBERS[whole] if whole < _TABLE_SIZE else b"%d" % whole) + _MILLIS[wait_ms % 1000]
+        length, retry_ms = len(body), ceil(spread_s * 1e3) or 1
+        whole = retry_ms // 1000
+        fields = [
+            _RETRIES[retry_s] if retry_s < _TABLE_SIZE else (b"retry-after", b"%d" % retry_s),
+            (
+                b"retry-after-ms",
+                _NUMBERS[whole] + _DIGITS[retry_ms % 1000] if 0 < whole < _TABLE_SIZE else b"%d" % retry_ms,
+            ),
+            self._type,
+            _LENGTHS[length] if length < _TABLE_SIZE else (b"content-length", b"%d" % length),
+        ]
+        if wait > most_s:
+            # The capped Retry-After is earlier than the real wait: a retry then is futile.
+            fields.insert(2, _NO_RETRY)
+        if limit_fields is None or decision.others:
+            limit_fields = self._rejected_fields(decision, seconds, wait)
+        fields += limit_fields
         return status, fields, body
+
+    def _prepare(self, decision: Decision, seconds: int) -> _Prepared:
+        """Build, and keep, what all rejections by a limit with the same whole seconds of waiting have.
+
+        The body of a problem document ends before the exact wait. The fields are None if they differ.
+        """
+        status = STATUS[decision.reason]
+        body = _encode(self._make_document(decision, status, self.sentence(decision), seconds))
+        if self._is_problem:
+            body = body[:-1] + b',"retry_after_s":'
+        limit_fields = None
+        if self._single_limit is None and not self._sends_legacy_fields and not decision.others:
+            limit_fields = self._rejected_fields(decision, seconds, 0.0)
+        prepared = status, body, limit_fields
+        if len(self._bodies) < MAX_CACHED_BODIES:
+            self._bodies[decision.detail, decision.limit, seconds] = prepared
+        return prepared
+
+    def _final_rejection(self, decision: Decision) -> tuple[int, list[Field], bytes]:
+        """Return the response to a request that no wait can help."""
+        # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
+        status = STATUS[decision.reason]
+        body = _encode(self._make_document(decision, status, self.sentence(decision), 0))
+        fields = [_NO_RETRY, self._type, (b"content-length", b"%d" % len(body))]
+        return status, fields + self._rejected_fields(decision, 0, decision.reset_after_s), body
+
+    def _rejected_fields(self, decision: Decision, seconds: int, reset_s: float) -> list[Field]:
+        """Return the fields of the limits of a rejection, the deciding one first.
+
+        ``seconds`` until it has a unit again; 0: it has units left.
+        """
+        if not (decision.window_s and self._sends_limit_fields):
+            return self._single_fields(decision, reset_s)
+        template = self._template(decision.policy, decision.limit, decision.window_s)
+        remaining = 0 if seconds else int(decision.remaining)
+        state = template.item(remaining, seconds or ceil(decision.reset_after_s))
+        others = ((each, each.remaining, each.reset_s) for each in decision.others)
+        fields = self._limit_fields(others, template.policy, state)
+        return fields + legacy_fields(decision) if self._sends_legacy_fields else fields
 
     def sentence(self, decision: Decision) -> str:
         """Return the sentence on a rejection: the limit that rejected, and when to retry."""
@@ -291,15 +321,6 @@ class ResponseBuilder:
                 fields[kind] = of_kind(self._single_limit(limit, remaining, resets_s), kind)
         return [field for each in fields.values() for field in each]
 
-    def _body(self, decision: Decision, status: int, seconds: int) -> bytes:
-        """Build the body; that of a problem document up to the exact wait. Keep it."""
-        body = _encode(self._make_document(decision, status, self.sentence(decision), seconds))
-        if self._is_problem:
-            body = body[:-1] + b',"retry_after_s":'
-        if len(self._bodies) < MAX_CACHED_BODIES:
-            self._bodies[decision.detail, seconds] = body
-        return body
-
 
 def close_reason(decision: Decision) -> str:
     """Return the reason in the close frame of a rejected websocket."""
@@ -327,13 +348,12 @@ def rejected_by(rejection: GuardRejection) -> Decision:
 class _ResponseTemplate:
     """Prepared texts of one limit."""
 
-    __slots__ = ("field", "limit", "policy", "prefix", "used_up")
+    __slots__ = ("field", "limit", "policy", "prefix")
 
     def __init__(self, name: str, limit: float, window_s: int) -> None:
         string = b'"%s"' % _UNSAFE_IN_STRING.sub("?", name).encode()
         self.limit = limit
         self.prefix = string + b";r="
-        self.used_up = self.prefix + b"0"
         self.policy = string + b";q=%d;w=%d" % (limit, window_s)  # For RateLimit-Policy
         self.field = (b"ratelimit-policy", self.policy)
 
@@ -352,13 +372,3 @@ def _without(fields: list[Field], headers: list[Field]) -> list[Field]:
     """Return the fields without those whose name stands in the headers."""
     taken = {name for name, _ in headers}
     return [field for field in fields if field[0] not in taken]
-
-
-def _legacy(decision: Decision) -> list[Field]:
-    remaining = decision.remaining if decision.allowed else 0
-    seconds = decision.reset_after_s if decision.allowed else decision.retry_after_s
-    return [
-        (b"x-ratelimit-limit", b"%d" % decision.limit),
-        (b"x-ratelimit-remaining", b"%d" % remaining),
-        (b"x-ratelimit-reset", b"%d" % (ceil(seconds) if isfinite(seconds) else 0)),
-    ]

@@ -48,6 +48,7 @@ class LogWindow:
         """Apply other units from now on; the windows are the same."""
         self._limits = tuple(limits)
         self._only = limits[0] if len(limits) == 1 else None
+        self._window_s = float(limits[0].window_s)  # That of the only one; floats are added faster
         self._detail = f"user:{limits[0].name}"  # Of a rejection by the only one
 
     def hit(self, log: Log[float], units: int, now: float) -> Usages | Decision:
@@ -59,34 +60,33 @@ class LogWindow:
                 self.charge(log, units, now)
             return verdict
         # The usual case, without a call: one limit, one unit, and at most one that has left since the last.
-        window_s, used = only.window_s, len(log)
+        window_s, used, most = self._window_s, len(log), only.limit
         leaves_s = log[0] + window_s if used else math.inf
         if leaves_s <= now:
             if used == 1:
                 log[0] = now
-                return ((only, only.limit - 1, float(window_s)),)
+                return ((only, most - 1, window_s),)
             del log[0]
             leaves_s = log[0] + window_s
             if leaves_s <= now:
                 self._drop(log, now)
                 return self.hit(log, 1, now)
             used -= 1
-        remaining = only.limit - used - 1
-        if remaining < 0:
-            fits_s = log[used - only.limit] + window_s
+        if used >= most:
+            fits_s = log[used - most] + window_s
             wait_s = fits_s - now
-            decision = _new(Decision)
+            decision = _new(Decision)  # as of `rejection`, without the calls
             decision.allowed, decision.reason, decision.detail = False, USER, self._detail
-            decision.policy, decision.limit, decision.remaining = only.name, only.limit, 0
+            decision.policy, decision.limit, decision.remaining = only.name, most, 0
             decision.retry_after_s = wait_s if now + wait_s >= fits_s else seconds_until(fits_s, now)
-            decision.reset_after_s, decision.window_s = leaves_s - now, window_s
+            decision.reset_after_s, decision.window_s = leaves_s - now, only.window_s
             decision.others, decision.would_reject = (), None
             return decision
         if not used:
             log.append(now)
-            return ((only, remaining, float(window_s)),)
+            return ((only, most - 1, window_s),)
         log.append(now if log[-1] <= now else log[-1])
-        return ((only, remaining, leaves_s - now),)
+        return ((only, most - used - 1, leaves_s - now),)
 
     def test(self, log: Log[float], units: int, now: float) -> Usages | Decision:
         """Return the decision on ``units``; charges nothing."""

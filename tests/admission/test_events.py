@@ -335,7 +335,7 @@ def test_first_rejection_is_logged_and_the_rest_counted() -> None:
 def test_every_rejection_is_counted_once() -> None:
     queue = event_queue(1.0)
     written = sum(record(queue, Reason.GPU, n * 0.13) for n in range(1000))
-    assert written + int(queue._rejections[Reason.GPU][1]) == 1000
+    assert written + int(queue.rejections[Reason.GPU][1]) == 1000
 
 
 def test_last_rejections_are_logged_after_the_interval() -> None:
