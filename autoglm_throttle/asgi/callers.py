@@ -191,11 +191,19 @@ class RequestClassifier:
                 has_body = True
             if transfer == BODY and not has_body:
                 transfer = PLAIN
-            caller = None
-            if self._identify is not None:
-                caller = self._call_identify(scope)
+            caller, identify = None, self._identify
+            if identify is not None:
+                try:  # `_call_identify`, without the call
+                    caller = identify(scope)
+                    if caller.__class__ is not Caller:
+                        caller = _caller_of(caller)
+                    hash(caller)
+                except Exception as error:  # noqa: BLE001 - it is the user's code
+                    self._warn(error)
+                    caller = None
                 user, plan, priority, verified = caller or _UNKNOWN
-                if not verified:
+                if not (verified and user):
+                    caller = caller if user else None
                     identity = (caller, identity)
                 else:  # a text takes less memory than its tuple
                     identity = user if plan is None and priority is None else caller
@@ -327,17 +335,12 @@ class RequestClassifier:
     def _call_identify(self, scope: Scope) -> Caller | None:
         """Return what ``identify`` says of a request; None if it says nothing, or fails."""
         try:
-            identify = self._identify  # no method: called in two steps it takes half the time
-            caller: Any = identify(scope) if identify is not None else None
-            if caller is None or not caller.user:
-                return None
-            if caller.__class__ is not Caller:
-                caller = Caller(caller.user, caller.plan, caller.priority, bool(caller.verified))
+            caller = _caller_of(self._identify(scope) if self._identify is not None else None)
             hash(caller)
         except Exception as error:  # noqa: BLE001 - it is the user's code
             self._warn(error)
             return None
-        return caller  # type: ignore[no-any-return]
+        return caller
 
     def _resolve(self, caller: Caller) -> Caller | None:
         """Return a caller under its hashed identity, with its plan's priority; None: it makes no sense."""
@@ -396,6 +399,13 @@ class DemandTable(dict[Hashable, Demand | None]):
             for oldest in [*islice(self, 1 + self._most // 1000)]:
                 self.pop(oldest, None)
         self[key] = demand
+
+
+def _caller_of(stated: Caller | None) -> Caller | None:
+    """Return what ``identify`` has stated, which may be an object of the user's own; None: nothing."""
+    if stated is None or not stated.user or stated.__class__ is Caller:
+        return stated if stated is not None and stated.user else None
+    return Caller(stated.user, stated.plan, stated.priority, bool(stated.verified))
 
 
 def _network(identity: CallerHasher, address: str) -> str:

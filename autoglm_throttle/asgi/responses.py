@@ -25,8 +25,8 @@ from autoglm_throttle.asgi.dialects import (
     Field,
     header_style,
     kind_of,
-    of_kind,
     legacy_fields,
+    of_kind,
 )
 from autoglm_throttle.asgi.scope import SCOPE_KEY, Message, Scope, Send, attribute_to_throttle
 from autoglm_throttle.limiting.decisions import Usages, decision_of
