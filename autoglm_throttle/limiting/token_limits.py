@@ -28,6 +28,14 @@ class TokenCounts:
     given_back: int = 0  # Reserved and not used
     overrun: int = 0  # Used beyond what was reserved
 
+    def record(self, reserved: int, used: int) -> None:
+        """Count the end of a request."""
+        self.settled += used
+        if used <= reserved:
+            self.given_back += reserved - used
+        else:
+            self.overrun += used - reserved
+
 
 class Reservation:
     """Tokens of one request that are reserved and not settled yet."""
@@ -50,8 +58,9 @@ class TokenLimits:
     """
 
     def __init__(self, users: UserLimits, sets: Mapping[str, LimitSets], max_users: int) -> None:
-        self._users = users
         self._kinds = [(TOKEN_KINDS[kind], UserLimits(each, max_users)) for kind, each in sets.items()]
+        # Those of the users first, which take the cost of the demand.
+        self._all: list[tuple[Callable[[TokenCost], int] | None, UserLimits]] = [(None, users), *self._kinds]
         self.counts: TokenCounts = TokenCounts()
 
     def reservation(self, demand: Demand, cost: TokenCost, now: float) -> Reservation:
@@ -67,8 +76,8 @@ class TokenLimits:
         rejected: Decision | None = None
         charged: list[tuple[UserLimits, int | None]] = []
         usages: Usages = ()
-        wanted = [(limits, units_of(cost)) for units_of, limits in self._kinds]
-        for limits, units in [(self._users, None), *wanted]:
+        for units_of, limits in self._all:
+            units = None if units_of is None else units_of(cost)
             if units == 0:
                 continue
             verdict = limits.hit(demand, now) if units is None else limits.hit_units(demand, units, now)
@@ -82,7 +91,7 @@ class TokenLimits:
             for limits, units in charged:
                 limits.give_back(demand, now, now, units)
             return rejected
-        self.counts.reserved += cost.total
+        self.counts.reserved += cost.input + cost.output
         # The header fields of the dialects differ by kind, which are written from a decision.
         return decision_of(fullest_first(usages) if len(usages) > 1 else usages)
 
@@ -108,19 +117,20 @@ class TokenLimits:
         charges, reservation.charges = reservation.charges, []
         if not charges:
             return
+        demand = reservation.demand
         for units_of, limits in self._kinds:
-            excess = sum(units_of(cost) for _, cost in charges) - units_of(actual)
+            excess = -units_of(actual)
+            for _, cost in charges:
+                excess += units_of(cost)
             if excess < 0:
-                limits.charge(reservation.demand, -excess, now)
-            for charged_s, cost in reversed(charges):
-                units = min(excess, units_of(cost))
-                if units > 0:
-                    limits.give_back(reservation.demand, charged_s, now, units)
-                    excess -= units
-        unused = charges[0][1].total - actual.total
-        self.counts.settled += actual.total
-        self.counts.given_back += max(0, unused)
-        self.counts.overrun += max(0, -unused)
+                limits.charge(demand, -excess, now)
+            elif excess:
+                for charged_s, cost in reversed(charges):
+                    units = min(excess, units_of(cost))
+                    if units:
+                        limits.give_back(demand, charged_s, now, units)
+                        excess -= units
+        self.counts.record(charges[0][1].total, actual.total)
 
     def sweep(self, now: float, users: int) -> None:
         """Evict idle users among the next ``users`` of each table."""
