@@ -20,7 +20,8 @@ from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.snapshot import Snapshot, take_snapshot
 from autoglm_throttle.gpu.sanity import drop_implausible
-from autoglm_throttle.limiting.concurrency_limiter import NO_ENGINE, Ticket
+from autoglm_throttle.limiting.engine_limits import NO_ENGINE
+from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.settings import BreakerSettings, Settings, SettingSource, settings_table
 from autoglm_throttle.types import (
     BreakerTransition,

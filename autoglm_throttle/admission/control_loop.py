@@ -71,6 +71,7 @@ class ControlLoop:
         # Objective until one is learned; None: one is set, or the event that it was learned was queued.
         self._first_slo_s: float | None = limits.slo_s if limits.slo_learned else None
         self._memory_s = -math.inf  # When the memory last passed to the limiter was measured
+        self._engines_s: float | None = None  # The same of the cache of the engines
         # Source name -> number of requests admitted at its newest reading.
         self._admitted_by_source: dict[str, int] = {}
         self.monitor: GpuMonitor = GpuMonitor(
@@ -124,6 +125,7 @@ class ControlLoop:
         with self._settlement.lock:
             tracker = self.controller.tracker
             (tracker.lost if existed else tracker.no_source)()
+            self._settlement.limiter.update_cache(None, None)
             self._publish(self.controller.control_state(now), now)
         self._admission.flush()
 
@@ -194,7 +196,10 @@ class ControlLoop:
             self._admission.parts.events.waiting.append(objective_learned(slo_s, first_s))
 
     def _update_memory(self, view: GpuView, now: float) -> None:
-        """Pass the memory of a view to the limiter, unless a newer one was passed."""
+        """Pass the memory and the cache of a view to the limiter, unless newer ones were passed."""
+        if view.kv_used_ratio is None or view.engines_at_s != self._engines_s:
+            self._engines_s = view.engines_at_s
+            self._settlement.limiter.update_cache(view.kv_used_ratio, view.running)
         if view.taken_at_s > self._memory_s:
             # A timestamp in the future would make all later samples look old.
             self._memory_s = min(view.taken_at_s, now)

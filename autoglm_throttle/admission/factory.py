@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.events import EventQueue
-from autoglm_throttle.limiting.concurrency_limiter import NO_ENGINE, AdaptiveConcurrencyLimiter
+from autoglm_throttle.limiting.concurrency_limiter import AdaptiveConcurrencyLimiter
 from autoglm_throttle.limiting.decisions import HasTokens
+from autoglm_throttle.limiting.engine_limits import NO_ENGINE
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, SharedBudget
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits

@@ -78,6 +78,9 @@ class Permit:
         row = self.owner.rows[self.demand.priority]
         if last_s is None:
             row.first_token.record(now - self.arrived_s)
+            first_tokens = self.owner.limiter.first_tokens
+            if first_tokens is not None:
+                first_tokens.record_first_token(now - self.admitted_s)
         else:
             row.inter_token.record(now - last_s)
 

@@ -49,6 +49,7 @@ _DETAIL_TEXTS = {
 
 _QUEUE_DETAIL_TEXTS = {  # More precise texts, by the decision's detail
     "queue:slow": "The request would wait too long in the queue; try again in {seconds} s.",
+    "queue:first_token": "The response would begin too late; try again in {seconds} s.",
     "queue:timeout": "The request timed out in the queue; try again in {seconds} s.",
     "queue:full": "The queue is full; try again in {seconds} s.",
     "queue:cap": "The concurrency limit is reached; try again in {seconds} s.",

@@ -50,6 +50,7 @@ class FixedConcurrencyLimit:
         self._held_s = FIRST_LATENCY_S
         self._rejected = 0
 
+    first_tokens: ClassVar[None] = None  # No request waits for its first token
     # Starts are not spread: what is overload is not measured.
     start_interval_s: ClassVar[float] = 0.0
 
@@ -139,6 +140,9 @@ class FixedConcurrencyLimit:
 
     def close_period(self, now: float) -> None:
         """Do nothing: there are no periods."""
+
+    def update_cache(self, used_ratio: float | None, running: int | None) -> None:
+        """Do nothing: the limit is fixed."""
 
     def update_memory(self, ratio: float | None) -> None:
         """Do nothing: the limit is fixed."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
+from autoglm_throttle.limiting.adaptive_limit import AdaptiveLimit
 from autoglm_throttle.limiting.decisions import seconds_until
+from autoglm_throttle.limiting.engine_limits import EngineLimits
+from autoglm_throttle.limiting.first_token import FirstTokenEstimator
 from autoglm_throttle.limiting.queue import PriorityQueues
-from autoglm_throttle.limiting.service_estimator import ServiceEstimator
+from autoglm_throttle.limiting.ticket import Ticket
+from autoglm_throttle.limiting.work_class import WorkClass
 from autoglm_throttle.types import Decision, Demand, Priority, Reason
 
 RETRY_MAX_S = 54.0  # Longest time told: clients follow a Retry-After up to a minute, and jitter adds a tenth
@@ -16,9 +20,19 @@ RETRY_MAX_S = 54.0  # Longest time told: clients follow a Retry-After up to a mi
 # whole rate lets 83 % of the calls of a crowd fail, half of it none]
 RETRY_SHARE = 0.5
 
+LATE_TOKEN: Final = "queue:first_token"  # noqa: S105 - detail of a rejection: its first token would be late
+
 TURNS_MAX: Final = 10_000  # Users whose turns are remembered
 
 _QUEUE = Reason.QUEUE
+
+
+class Place(NamedTuple):
+    """The place in the queue of a new request."""
+
+    max_wait_s: float  # Longest useful wait
+    excess: int  # Tickets that must leave before it may wait; 0 or less: it may wait now
+    late_s: float  # Seconds by which its first token would miss its objective
 
 
 class QueueWait:
@@ -29,12 +43,15 @@ class QueueWait:
     the limit and count as queued ones.
     """
 
-    __slots__ = ("_last_turn_s", "_queues", "_service", "_would_wait", "dry_run", "queue_max", "turns")
+    __slots__ = (
+        *("_engine", "_last_turn_s", "_queues", "_service", "_would_wait", "dry_run", "queue_max", "turns"),
+    )
 
     def __init__(
-        self, service: ServiceEstimator, queues: PriorityQueues, queue_max: int, now: float, *, dry_run: bool
+        self, adaptive: AdaptiveLimit, queues: PriorityQueues, queue_max: int, now: float, *, dry_run: bool
     ) -> None:
-        self._service = service
+        self._engine = adaptive.engine
+        self._service = adaptive.service
         self._queues = queues
         self.queue_max: int = queue_max  # Most tickets of one priority
         self.dry_run: bool = dry_run
@@ -42,6 +59,30 @@ class QueueWait:
         self._would_wait = [0, 0, 0]
         self._last_turn_s = now
         self.turns: dict[str, float] = {}  # The newest turn of each rejected user, the oldest first
+
+    def place(self, demand: Demand, work_class: WorkClass, free: int, waiting: int, now: float) -> Place:
+        """Return the place in the queue of a new request, of which ``waiting`` requests stand in it."""
+        engine, service = self._engine, self._service
+        in_turn = bool(self.turns) and self.take_turn(demand.user, now)
+        max_wait_s = service.max_wait_s(work_class, demand.slo_s, in_turn=in_turn)
+        late_s = 0.0
+        if engine.first_tokens is not None:
+            max_wait_s = min(max_wait_s, engine.first_token_wait_s(demand.rank))
+            late_s = self._late_s(demand, engine, engine.first_tokens, free)
+        # With no time to wait it may only take a slot that no ticket waits for.
+        queue_s = max_wait_s
+        if demand.rank and service.rate_rps:
+            queue_s = engine.queue_s(max_wait_s, service.latency_s)
+        excess = self.excess(demand, queue_s, free) if max_wait_s else waiting + 1
+        return Place(max_wait_s, max(1, excess) if late_s else excess, late_s)
+
+    def _late_s(self, demand: Demand, engine: EngineLimits, first: FirstTokenEstimator, free: int) -> float:
+        """Return the seconds by which the first token of a new request would miss its objective."""
+        objective_s, rate = engine.first_token_slos[demand.rank], first.rate
+        if objective_s is None or not rate:
+            return 0.0
+        share = self._service.remaining_rps(demand.rank, rate) / rate
+        return first.late_s(self._ahead(demand, free) - max(0, free), objective_s, share)
 
     def excess(self, demand: Demand, max_wait_s: float, free: int) -> int:
         """Count the tickets that must leave before a new request may wait; 0 or less: it may wait now."""
@@ -63,6 +104,34 @@ class QueueWait:
         if self._service.remaining_rps(demand.priority, rate):
             return max(0, excess) / rate
         return max(seconds_until(ends_s, now), self._ahead(demand, free) / rate)
+
+    def rejected(
+        self, demand: Demand, place: Place, free: int, opened_s: float, now: float
+    ) -> tuple[str, float]:
+        """Return why a new request may not wait, and the seconds until it may; arguments as of `wait_s`."""
+        if 0.0 < place.late_s < math.inf:
+            return LATE_TOKEN, place.late_s
+        if place.excess > 0:
+            return "queue:slow", self.wait_s(demand, place.excess, free, opened_s, now)
+        rate = self._service.rate_rps
+        return "queue:full", 1 / rate if rate else self._service.latency_s
+
+    def expired(
+        self, ticket: Ticket, free: int, waiting: int, opened_s: float, now: float
+    ) -> tuple[str, float]:
+        """Return why a ticket has expired, and the seconds until its request may wait again."""
+        demand = ticket.demand
+        max_wait_s = self._service.max_wait_s(ticket.work_class, demand.slo_s)
+        excess = self.excess(demand, max_wait_s, free) if max_wait_s else waiting + 1
+        detail = "queue:timeout" if now >= ticket.deadline_s else "queue:full"
+        return detail, self.wait_s(demand, excess, free, opened_s, now)
+
+    def has_place(self, demand: Demand, free: int) -> bool:
+        """Whether the queue of its priority is not full; in a dry run with those that would be in it."""
+        queued = len(self._queues.all[demand.rank + 1].tickets)
+        if self.dry_run:
+            queued += self.would_wait(free)[demand.rank]
+        return queued < self.queue_max
 
     def _ahead(self, demand: Demand, free: int) -> int:
         """Count the tickets ahead of a new request; in a dry run, the requests that would be such tickets."""
@@ -88,7 +157,9 @@ class QueueWait:
         rate = self._service.rate_rps
         retry_s = wait_s
         if rate:
-            retry_s = max(wait_s, 2.0 * self._service.latency_s, self.next_turn_s(user, rate, now))
+            # A whole answer takes longer than the objective of a first token.
+            least_s = 0.0 if detail == LATE_TOKEN else 2.0 * self._service.latency_s
+            retry_s = max(wait_s, least_s, self.next_turn_s(user, rate, now))
         return Decision(False, _QUEUE, detail, "queue", capacity, max(0, free), retry_s, retry_s)
 
     def next_turn_s(self, user: str, rate_rps: float, now: float) -> float:

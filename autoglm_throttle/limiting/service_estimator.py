@@ -61,7 +61,7 @@ class ServiceEstimator:
     """
 
     __slots__ = (
-        *("_classes", "_floor", "_period_s", "_settings", "_wanted", "_workers"),
+        *("_classes", "_floor", "_period_s", "_settings", "_share", "_wanted", "_workers"),
         *("aim_s", "demand_rps", "is_unloaded", "latency_s", "measured", "patience_s", "rate_rps"),
         *("shortest_s", "slo_s", "slo_unreachable"),
     )
@@ -69,6 +69,7 @@ class ServiceEstimator:
     def __init__(self, settings: ConcurrencySettings, classes: WorkClasses, workers: int = 1) -> None:
         self._settings = settings
         self._period_s = settings.period_s
+        self._share = settings.service_share
         self._classes = classes
         self._workers = workers
         self._floor = max(1, settings.inflight_floor // workers)
@@ -88,7 +89,7 @@ class ServiceEstimator:
         self.shortest_s: float = 0.0  # Least length of a period with few completions
         self._learn_objective()
         # Mean seconds that a request may spend in the service.
-        self.aim_s: float = settings.latency_budget * self.slo_s
+        self.aim_s: float = settings.service_share * self.slo_s
         # Longest wait of all queued requests: with the longer objective of one class alone, its requests
         # would stand in front whenever a slot is free.
         self.patience_s: float = settings.wait_budget * self.slo_s
@@ -230,7 +231,7 @@ class ServiceEstimator:
 
     def _aims(self, ended: list[WorkClass]) -> list[tuple[WorkClass, float]]:
         """Return the latency aim of each class with completions."""
-        share, classes = self._settings.latency_budget, self._classes
+        share, classes = self._share, self._classes
         alone = len(classes) == 1 and self._workers == 1
         budgets = {
             one: one.budget_s(share, classes.slo_of(one), alone=alone)

@@ -87,10 +87,14 @@ class Ticket:
     def with_slot(cls, demand: Demand, now: float, work_class: WorkClass, slot: int) -> Ticket:
         """Make a ticket that has its slot, if it holds one, and was never queued."""
         ticket = cls(demand, now, 0.0, NOT_QUEUED, work_class)
-        ticket.slot = slot
-        ticket.state = CALLED
-        ticket.called_s = now
+        ticket.call(slot, now)
         return ticket
+
+    def call(self, slot: int, now: float) -> None:
+        """Give it what it will hold."""
+        self.slot = slot
+        self.state = CALLED
+        self.called_s = self.started_s = now
 
     @property
     def deadline_s(self) -> float:

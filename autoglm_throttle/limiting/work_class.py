@@ -50,6 +50,10 @@ IDLE_PERIODS_MAX: Final = 240
 # The same if it never had an answer: the arrival of its first request may end the period of its name.
 NAMED_PERIODS: Final = 1
 
+# Requests of one negligible class that may be in flight without a slot: at least, and as a share of the
+# limit. A class that turns slow is limited again.
+UNCOUNTED_MIN, UNCOUNTED_SHARE = 3, 0.05
+
 
 class SlotHolder(Protocol):
     """A request that holds a slot: a permit, or a ticket that was called."""

@@ -32,11 +32,13 @@ _MARGIN: Final = "degrade_margin"
 # second; whether it is one-sided. A setting that is None or 0 ("no maximum") is left out. The problem stands
 # under the first one if it was set, else under the second, unless the relation is one-sided: the second alone
 # may make the default of the first pointless.
+_FIRST_TOKEN: Final = ("slo_ttft_s", "slo_ttft_high_s", "slo_ttft_mid_s", "slo_ttft_low_s")
 _Order = tuple[str, str, str, str, bool]
 _ORDERS: Final[tuple[_Order, ...]] = (
     ("inflight_floor", "<=", "inflight_start", "", False),
     ("inflight_start", "<=", "inflight_max", "it can never be reached", True),
     ("inflight_floor", "<=", "inflight_max", "it can never be reached", True),
+    *((name, "<=", "slo_s", "a stream begins before it ends", True) for name in _FIRST_TOKEN),
     ("reserve_mid", "<=", "reserve_low", "", False),
     ("verdict_power_stalled", "<=", "verdict_power_underfed", "", False),
     ("verdict_sm_stalled", "<=", "verdict_sm_underfed", "", False),

@@ -102,6 +102,10 @@ class ValuesBesideGpu(TypedDict, total=False):
     reserve_mid: float | str
     reserve_low: float | str
     slo_s: float | str | None
+    slo_ttft_s: float | str | None
+    slo_ttft_high_s: float | str | None
+    slo_ttft_mid_s: float | str | None
+    slo_ttft_low_s: float | str | None
     inflight_max: int
     queue_max: int
     websockets: t.WebSocketMode | Literal["rate", "slot"]

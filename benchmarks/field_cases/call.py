@@ -50,7 +50,7 @@ class Call(Request):
     """A request with its kind, its user and its worker."""
 
     __slots__ = (
-        *("caller", "first_s", "group", "holds_s", "kind", "retry_after_s"),
+        *("caller", "first_s", "group", "holds_s", "kind", "on_first_token", "retry_after_s"),
         *("slo_s", "user", "work", "worker"),
     )
 
@@ -66,6 +66,8 @@ class Call(Request):
         """Work in the terms of a plant: token counts of an LLM."""
         self.first_s: float | None = None
         """Time of the first token of a streamed answer."""
+        self.on_first_token: Callable[[float], object] | None = None
+        """Told about that time; set by the limiter."""
         self.caller: Caller | None = None
         self.holds_s: float | None = None
         """Seconds after which an answer that never ends is idle; None: an ordinary request."""

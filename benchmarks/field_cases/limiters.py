@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, RoutePolicy, Settings, Throttle
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
+from autoglm_throttle.types import GpuSample
 from benchmarks.field_cases.call import Call, Kind
 from benchmarks.field_cases.world import World
 from benchmarks.loop.limiters.limiter import BaseLimiter, Limiter, LimiterContext
@@ -57,8 +59,7 @@ class FieldThrottle(BaseLimiter):
         assert isinstance(request, Call)
         verdict = self.throttle.try_admit(self._demand(request))
         if isinstance(verdict, Permit):
-            request.tag = verdict
-            self._context.admit(request)
+            self._admit(request, verdict)
         elif isinstance(verdict, Ticket):
             self._waiting[verdict] = request
             self._context.scheduler.at(verdict.arrived_s + verdict.max_wait_s, self._poll)
@@ -83,6 +84,20 @@ class FieldThrottle(BaseLimiter):
         if pause is not None:
             pause()
 
+    def watch(self, read: Callable[[], Sequence[GpuSample]], every_s: float) -> None:
+        """Pass the samples of an engine to the throttle."""
+
+        def observe(_event: object) -> None:
+            self.throttle.observe(read())
+            self._context.scheduler.at(self._context.scheduler.now + every_s, observe)
+
+        self._context.scheduler.at(every_s, observe)
+
+    def _admit(self, call: Call, permit: Permit) -> None:
+        call.tag = permit
+        call.on_first_token = functools.partial(permit.record_event, None)
+        self._context.admit(call)
+
     def _demand(self, call: Call) -> Demand:
         key = (call.kind.name, call.priority, call.user)
         found = self._demands.get(key)
@@ -100,8 +115,7 @@ class FieldThrottle(BaseLimiter):
         for ticket, verdict in self.throttle.called():
             call = self._waiting.pop(ticket)
             if isinstance(verdict, Permit):
-                call.tag = verdict
-                self._context.admit(call)
+                self._admit(call, verdict)
             else:
                 call.retry_after_s = verdict.decision.retry_after_s
                 self._context.reject(call)

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 from autoglm_throttle.testing.simulated_llm import LlmEngine, LlmEngineSpec, TokenLengths
+from autoglm_throttle.types import GpuSample
 from benchmarks.field_cases.call import Call
 from benchmarks.loop.plant import DeviceReading, Listener
 from benchmarks.loop.request import Request
@@ -79,6 +80,22 @@ class LlmEnginePlant:
         """Return nothing: no case reads it."""
         return []
 
+    def read(self) -> list[GpuSample]:
+        """Return a sample of the engine, as its metrics would."""
+        engine = self.engine
+        return [
+            GpuSample(
+                device="engine",
+                index=0,
+                taken_at_s=self._scheduler.now,
+                source="engine",
+                kind="engine",
+                running=engine.running,
+                queued=engine.waiting,
+                kv_used_ratio=engine.kv_used_ratio,
+            )
+        ]
+
     def _begin(self) -> None:
         ends_s = self.engine.begin(self._scheduler.now)
         if ends_s is not None:
@@ -90,7 +107,10 @@ class LlmEnginePlant:
             if event.kind == "finished":
                 calls.append(self._calls.pop(event.id))
             else:
-                self._calls[event.id].first_s = self._scheduler.now
+                call = self._calls[event.id]
+                call.first_s = self._scheduler.now
+                if call.on_first_token is not None:
+                    call.on_first_token(call.first_s)
         self._is_ending = True
         self.inside -= len(calls)
         for call in calls:

@@ -31,7 +31,7 @@ OPTIONS = (
     "--load-format",
     "dummy",
     "--dtype",
-    "float32",  # bfloat16 is emulated where the CPU lacks it
+    "bfloat16",
     "--enforce-eager",
     "--max-model-len",
     "2048",

@@ -9,15 +9,10 @@ from autoglm_throttle.asgi.responses import _BODY_TIMEOUT
 from autoglm_throttle.asgi.slot_watch import HEAD_OBJECTIVES, MIN_BYTES_PER_S
 from autoglm_throttle.limiting import service_estimator as estimator
 from autoglm_throttle.limiting import work_class
-from autoglm_throttle.limiting.concurrency_limiter import (
-    FAST_PERIOD_S,
-    QUIET_MIN,
-    QUIET_SHARE,
-    UNCOUNTED_MIN,
-    UNCOUNTED_SHARE,
-)
+from autoglm_throttle.limiting.concurrency_limiter import FAST_PERIOD_S
 from autoglm_throttle.limiting.memory_cap import CRASH_MIN, CRASH_SHARE
 from autoglm_throttle.limiting.queue_wait import RETRY_MAX_S, RETRY_SHARE
+from autoglm_throttle.limiting.quiet_answers import QUIET_MIN, QUIET_SHARE
 from autoglm_throttle.settings import Settings, settings_table
 from autoglm_throttle.types import ConcurrencyView, SlotUse
 from tests.docs.pages import ROOT
@@ -43,7 +38,7 @@ PRINTED = {
     f"{work_class.LOADED_SLO_SHARE:g} × `SLO_S`",
     "headroom": f"by at most {estimator.PROBE_FACTOR:g} times",
     "negligible": f"below {100 * estimator.NEGLIGIBLE:g} % of that of all work",
-    "uncounted": f"at most {100 * UNCOUNTED_SHARE:g} % of the limit at a time",
+    "uncounted": f"at most {100 * work_class.UNCOUNTED_SHARE:g} % of the limit at a time",
     "fall": f"falls by at most {100 * estimator.STEP_DOWN:g} % in a period",
     "rise": f"rises by at most {100 * estimator.STEP_UP:g} %, or twofold",
     "patience": f"the classes with {100 * estimator.PATIENCE_SHARE:g} % of the arrivals",
@@ -61,7 +56,7 @@ PRINTED = {
 WORDED = {
     "quiet share": (QUIET_SHARE, 0.25, "at most a quarter of the limit was in flight"),
     "quiet": (QUIET_MIN, 2, "or two requests"),
-    "uncounted": (UNCOUNTED_MIN, 3, "at least three"),
+    "uncounted": (work_class.UNCOUNTED_MIN, 3, "at least three"),
     "filled": (estimator.SLOTS_PER_FILLED, 2.0, "no more than twice the slots that it filled"),
     "by work": (estimator.BY_WORK, 0.4, "four tenths of the limit follow the requests in flight"),
     "up fast": (estimator.STEP_UP_FAST, 1.0, "twofold while responses take less than half of their aim"),

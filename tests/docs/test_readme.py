@@ -15,7 +15,7 @@ from autoglm_throttle import Demand, Permit, Priority, Reason, Settings, Telemet
 from autoglm_throttle.asgi.dialects import STATUS
 from autoglm_throttle.asgi.responses import _QUEUE_DETAIL_TEXTS, EXPOSED_FIELDS
 from autoglm_throttle.cli.tiers import band_text, bands
-from autoglm_throttle.limiting.concurrency_limiter import FIRST_LIMIT_UNSET
+from autoglm_throttle.limiting.adaptive_limit import FIRST_LIMIT_UNSET
 from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.types import Policy

@@ -76,7 +76,7 @@ class LimiterMachine(RuleBasedStateMachine):
     def room(self) -> int:
         if self.paused() >= self.paused_max:
             return 0
-        memory = self.limiter.memory.requests
+        memory = self.limiter.adaptive.memory.requests
         return int(min(self.limiter.limit, self.most, max(0.0, memory - self.paused())))
 
     def free(self) -> bool:
@@ -288,7 +288,7 @@ class LimiterMachine(RuleBasedStateMachine):
         if opened_s == self.opened_s:
             assert limit == self.limit
         else:
-            cap = min(self.limiter.memory.requests, self.most)
+            cap = min(self.limiter.adaptive.memory.requests, self.most)
             assert limit <= max(1.0, cap)
             assert min(0.7 * self.limit, cap, 1.0) - 1e-9 <= limit <= 2 * self.limit + 1e-9
             # A limit that was not reached falls relative to the peak in flight.

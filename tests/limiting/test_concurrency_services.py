@@ -67,7 +67,7 @@ def visit(tested: AdaptiveConcurrencyLimiter, number: int, now: float, *, stay: 
 
 def test_memory_cap_gets_in_flight_and_peak_since_last_update() -> None:
     tested, reported = limiter(), Told()
-    tested.memory = reported  # type: ignore[assignment]
+    tested.adaptive.memory = reported  # type: ignore[assignment]
     tested.update_memory(0.40)
     visit(tested, 10, 0.1, stay=1)
     for period in (0.6, 1.2):

@@ -31,6 +31,10 @@ BAD: dict[str, list[object]] = {
     "borrow": ["up"],
     "workers": ["0", "10001", "1.5", "two", 1.0, True, "-1", "9" * 30],
     "slo_s": ["0", "2 fortnights", "86401"],
+    "slo_ttft_s": ["0", "soon", "86401"],
+    "slo_ttft_high_s": ["0"],
+    "slo_ttft_mid_s": ["-1"],
+    "slo_ttft_low_s": ["86401"],
     "latency_budget": ["0", "1.1", "25"],
     "inflight_max": ["-1", "1000001", "1.5"],
     "queue_max": ["-1", "1000001"],
@@ -269,6 +273,16 @@ def test_one_bad_value_for_each_setting_all_in_page_order() -> None:
         assert known.field_type.allowed in problem.message
         assert problem.hint
         assert ("not '" in problem.message) is not known.field_type.hidden
+
+
+@pytest.mark.parametrize("name", ["slo_ttft_s", "slo_ttft_high_s", "slo_ttft_mid_s", "slo_ttft_low_s"])
+def test_objective_of_the_first_token_is_within_that_of_the_response(name: str) -> None:
+    given: dict[str, Any] = {name: 3}
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({}, slo_s=2, **given)
+    (problem,) = caught.value.problems
+    assert (problem.variable, problem.message) == (name, "must be at most SLO_S, 2 s")
+    assert not Settings.from_env({}, **given).concurrency.slo_s
 
 
 @pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, values in BAD.items() for bad in values])

@@ -13,6 +13,9 @@ Tiers = tuple[tuple[float, float], ...]
 """Rows of (edge in percent, factor): above the edge, the rates are multiplied by the factor."""
 
 _BUDGET: Final = number(0, 1, "share", above=True)  # of an objective: above 1 it would not be met
+# Latency budget where the first token has an objective of its own: what waits in the engine waits for that.
+# [simulated: an LLM engine keeps 0.99 of the goodput of the best constant limit, with 0.25 it keeps 0.95]
+FIRST_TOKEN_BUDGET: Final = 0.3
 _RATE: Final = number(0.001, 1_000_000, "requests/s")
 _RESERVE: Final = number(0, 0.875, "share")  # the smallest budget holds eight requests: one must be left
 _TIERS_EXAMPLE: Final = "85:0.7,90:0.4,95:0"
@@ -120,12 +123,23 @@ class RateSettings(Group):
 class ConcurrencySettings(Group):
     """Settings of the concurrency limit and its queue."""
 
-    environment: ClassVar[str] = "SLO_S* INFLIGHT_MAX* QUEUE_MAX WEBSOCKETS"
+    environment: ClassVar[str] = (
+        "SLO_S* SLO_TTFT_S SLO_TTFT_HIGH_S SLO_TTFT_MID_S SLO_TTFT_LOW_S INFLIGHT_MAX* QUEUE_MAX WEBSOCKETS"
+    )
 
     slo_s: Annotated[float, f.OBJECTIVE] | None = None
     """Objective: target time for a complete response, queueing included. Not set: each work class learns its
     own, four times the 95th percentile of its responses without load, at least 2 s; if you know it, set it.
     [founding figure: P95 above 2 s is an alert]"""
+    slo_ttft_s: Annotated[float, f.OBJECTIVE] | None = None
+    """Objective: target time to the first token of a stream, queueing included. A request whose first token
+    is predicted to come later is rejected on arrival. Not set: no rejection for that."""
+    slo_ttft_high_s: Annotated[float, f.OBJECTIVE] | None = None
+    """Replaces SLO_TTFT_S for requests of priority high."""
+    slo_ttft_mid_s: Annotated[float, f.OBJECTIVE] | None = None
+    """Replaces SLO_TTFT_S for requests of priority mid."""
+    slo_ttft_low_s: Annotated[float, f.OBJECTIVE] | None = None
+    """Replaces SLO_TTFT_S for requests of priority low."""
     inflight_max: Annotated[int, whole(0, 1_000_000, "requests")] = 0
     """Maximum of requests in flight in each process under every policy; it caps the adaptive limit. 0: no
     maximum."""
@@ -168,3 +182,15 @@ class ConcurrencySettings(Group):
     """Shortest time over which the service is measured. [simulated]"""
     period_completions: Annotated[int, whole(1, 1000, "requests")] = 8
     """Finished requests that a measurement needs, unless it has lasted long. [simulated]"""
+
+    @property
+    def first_token_slos(self) -> tuple[float | None, ...]:
+        """Objectives of the first token in seconds, for high, mid and low; None: there is none."""
+        own = (self.slo_ttft_high_s, self.slo_ttft_mid_s, self.slo_ttft_low_s)
+        return tuple(self.slo_ttft_s if one is None else one for one in own)
+
+    @property
+    def service_share(self) -> float:
+        """Share of the objective that a request may spend inside the service."""
+        is_default = "latency_budget" not in self.model_fields_set
+        return FIRST_TOKEN_BUDGET if is_default and any(self.first_token_slos) else self.latency_budget
