@@ -172,7 +172,8 @@ async def test_tokens_are_settled_once(name: str) -> None:
     assert {each: n for (_, each), n in throttle.snapshot().outcomes.items() if n} == {outcome: 1}
 
 
-async def test_client_that_leaves_while_a_message_is_sent_is_charged() -> None:
+@pytest.mark.parametrize(("messages", "used"), [(0, INPUT), (1, INPUT), (2, INPUT + 2)])
+async def test_client_that_leaves_while_a_message_is_sent_is_charged(messages: int, used: int) -> None:
     throttle = limited()
     middleware = ThrottleMiddleware(app_of(start(), part(2 * TOKEN), part(TOKEN)), throttle=throttle)
     sent: list[Message] = []
@@ -181,13 +182,13 @@ async def test_client_that_leaves_while_a_message_is_sent_is_charged() -> None:
         return {"type": "http.request", "body": BODY, "more_body": False}
 
     async def send(message: Message) -> None:
-        if len(sent) == 2:
+        if len(sent) == messages:
             raise ConnectionResetError
         sent.append(message)
 
     with pytest.raises(ConnectionResetError):
         await middleware(http_scope(PATH, "POST", {"content-length": str(len(BODY))}), receive, send)
-    assert 1000 - left(throttle) == INPUT + 2
+    assert 1000 - left(throttle) == used
 
 
 async def test_app_and_client_get_every_message_unchanged() -> None:
