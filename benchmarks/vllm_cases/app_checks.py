@@ -108,7 +108,8 @@ async def test_client_that_leaves_frees_its_slot(url: str) -> None:
     held = ("inflight_requests", "paused_requests")  # paused: on a busy machine two tokens may be far apart
     async with httpx.AsyncClient(base_url=url, timeout=60.0) as client:
         async with client.stream("POST", "/v1/chat/completions", json=body(2000)) as answer:
-            await anext(answer.aiter_lines())
+            lines = answer.aiter_lines()  # kept: without this generator httpx closes the stream
+            await anext(lines)
             assert await metric(client, *held) == 1.0
         for _ in range(100):
             if not await metric(client, *held):
