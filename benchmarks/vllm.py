@@ -5,7 +5,9 @@ is a virtual environment with vLLM. One that does not exist is made: 2.5 GB, apa
 project. Where that fails, nothing is measured. ``make bench BENCHMARKS=vllm VLLM_ENV=FOLDER`` does the same;
 ``--check`` checks the paths and streams of vLLM's app over a stub of its engine instead, half a minute.
 
-Each client streams 120 tokens after the other from an engine of 8 slots, and obeys Retry-After. The model is
+Each client streams one answer of 120 tokens after the other from an engine of 8 slots, and obeys Retry-After.
+``--tokens`` makes the answers shorter for a slow CPU: where one takes longer than half a second, a rejected
+client comes back only after the end of a run, which then has measured the first answers alone. The model is
 made here: two layers with random weights, nothing is downloaded. Each engine first serves four clients for
 three seconds: a process that is full from its first request on cannot know its unloaded latency.
 """
@@ -83,7 +85,7 @@ def engines(python: Path) -> Iterator[dict[str, Engine]]:
                 engine.stop()
 
 
-def measured(ports: Mapping[str, int], part: str, rounds: int, seconds: float) -> Seen:
+def measured(ports: Mapping[str, int], part: str, rounds: int, seconds: float, tokens: int) -> Seen:
     """Let the clients of a part ask each engine once in each round; the order rotates."""
     count, mixed, _ = PARTS[part]
     names = list(ports)
@@ -91,21 +93,21 @@ def measured(ports: Mapping[str, int], part: str, rounds: int, seconds: float) -
     for number in range(rounds):
         start = number % len(names)
         for name in names[start:] + names[:start]:
-            counts = asyncio.run(clients.run(ports[name], count, seconds, mixed=mixed))
+            counts = asyncio.run(clients.run(ports[name], count, seconds, mixed=mixed, tokens=tokens))
             seen[name].append(counts.figures(seconds))
             print(part, number, name, json.dumps(seen[name][-1]), dict(counts.losses) or "", flush=True)
     return seen
 
 
-def run(running: Mapping[str, Engine], rounds: int, seconds: float) -> dict[str, Seen]:
+def run(running: Mapping[str, Engine], rounds: int, seconds: float, tokens: int) -> dict[str, Seen]:
     """Measure every part; the best limit is known after the first one."""
     ports = {name: engine.port for name, engine in running.items()}
     for port in ports.values():
-        asyncio.run(clients.run(port, SLOTS // 2, WARM_S))
+        asyncio.run(clients.run(port, SLOTS // 2, WARM_S, tokens=tokens))
     seen: dict[str, Seen] = {}
     for part, (_, _, rows) in PARTS.items():
         names = {name: best(seen["8x"]) if name == BEST else name for name in rows}
-        found = measured({row: ports[row] for row in names.values()}, part, rounds, seconds)
+        found = measured({row: ports[row] for row in names.values()}, part, rounds, seconds, tokens)
         seen[part] = found
     return seen
 
@@ -203,9 +205,8 @@ def part(kept: Mapping[str, Any]) -> str:
                 )
             )
     lines = "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
-    return (
-        f"{lines}\n`python -m benchmarks.vllm`, medians of {kept['rounds']} rounds: {harness.line(kept)}.\n"
-    )
+    how = f"answers of {kept['tokens']} tokens, medians of {kept['rounds']} rounds"
+    return f"{lines}\n`python -m benchmarks.vllm`, {how}: {harness.line(kept)}.\n"
 
 
 def ready(folder: Path | None) -> bool:
@@ -230,6 +231,7 @@ def main() -> None:
         "--check", action="store_true", help="check the paths and streams of its app, without load"
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=clients.TOKENS, help="of each answer")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results")
     options = parser.parse_args()
@@ -243,12 +245,13 @@ def main() -> None:
     load = os.getloadavg()[0]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the engines are in sessions of their own
     with engines(options.vllm / "bin" / "python") as running:
-        seen = run(running, options.rounds, options.seconds)
+        seen = run(running, options.rounds, options.seconds, options.tokens)
         by_engine = rejected_by_engine(running["ours, priority"].port)
     found = bars(seen, by_engine)
     result = {
         **harness.machine(),
         "seconds": options.seconds,
+        "tokens": options.tokens,
         "rounds": options.rounds,
         "load_before": load,
         "medians": {name: medians(one) for name, one in seen.items()},

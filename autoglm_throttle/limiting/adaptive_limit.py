@@ -33,8 +33,8 @@ class AdaptiveLimit:
     """
 
     __slots__ = (
-        *("_classes", "_learned", "_settings", "engine", "learns_slo", "memory", "quiet", "service"),
-        *("uncounted_max", "value"),
+        *("_classes", "_learned", "_least", "_settings", "engine", "learns_slo", "memory", "quiet"),
+        *("service", "uncounted_max", "value"),
     )
 
     def __init__(
@@ -59,6 +59,9 @@ class AdaptiveLimit:
             first = FIRST_LIMIT_UNSET
         elif of_engine is not None and not is_given:
             first = of_engine * workers
+        # A batch takes longer for each request than one request alone, and yet does more: only an objective
+        # that was set lowers the limit below the slots that an operator has chosen, no learned one.
+        self._least: float = of_engine if of_engine is not None and self.learns_slo and not is_given else 0.0
         # Limit once an objective has been learned, if none has reached the first one; 0: nothing to do.
         self._learned: float = max(1.0, settings.inflight_start / workers) if is_unset else 0.0
         # Requests that may be in flight, before the bounds of the present moment apply.
@@ -84,6 +87,7 @@ class AdaptiveLimit:
             if not period.limited:  # a first burst must not fill a small service up to the first limit
                 limit = min(limit, max(self._learned, 2.0 * period.peak))
             self._learned = 0.0
+        limit = max(limit, self._least)
         self._set(self.engine.lowered(limit, present))
 
     def bound(self, limit: float) -> float:

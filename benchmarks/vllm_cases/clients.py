@@ -19,24 +19,27 @@ IDLE_S = 1.0
 """Longest pause with an open connection: servers close an idle one after 5 s."""
 
 TIMEOUT_S = 60.0
-BODY = json.dumps(
-    {
-        "model": "m",
-        "messages": [{"role": "user", "content": "The service answers requests"}],
-        "max_tokens": TOKENS,
-        "temperature": 1,
-        "ignore_eos": True,
-        "stream": True,
-    }
-).encode()
-HEAD = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n" % len(BODY)
-)
-REQUEST = HEAD + b"\r\n" + BODY
-
 MIX = {"high": 1, "mid": 3, "low": 6}
 """Clients of each ten that state a priority."""
+
+
+def request(tokens: int, priority: str) -> bytes:
+    """Return the bytes of a request for a stream."""
+    body = json.dumps(
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "The service answers requests"}],
+            "max_tokens": tokens,
+            "temperature": 1,
+            "ignore_eos": True,
+            "stream": True,
+        }
+    ).encode()
+    stated = f"x-priority: {priority}\r\n".encode() if priority else b""
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n%b\r\n%b" % (len(body), stated, body)
+    )
 
 
 @dataclass
@@ -126,15 +129,15 @@ class Caller:
         port: of the server.
         counts: of all clients of the run.
         priority: that it states; empty: none.
+        tokens: of each answer.
     """
 
-    def __init__(self, port: int, counts: Counts, priority: str = "") -> None:
+    def __init__(self, port: int, counts: Counts, priority: str = "", tokens: int = TOKENS) -> None:
         self._port = port
         self._counts = counts
         self.priority = priority
         self._is_high = priority == "high"
-        stated = f"x-priority: {priority}\r\n".encode() if priority else b""
-        self._request = HEAD + stated + b"\r\n" + BODY
+        self._request = request(tokens, priority)
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def loop(self, began_s: float, until_s: float) -> None:
@@ -199,10 +202,12 @@ class Caller:
         return UNTOLD_S
 
 
-async def run(port: int, clients: int, seconds: float, *, mixed: bool = False) -> Counts:
+async def run(
+    port: int, clients: int, seconds: float, *, mixed: bool = False, tokens: int = TOKENS
+) -> Counts:
     """Let clients ask for ``seconds``, and wait until all have their last answer; ``mixed``: by priority."""
     counts, began_s = Counts(), asyncio.get_running_loop().time()
     order = [name for name, share in MIX.items() for _ in range(share)] if mixed else [""]
-    callers = [Caller(port, counts, order[number % len(order)]) for number in range(clients)]
+    callers = [Caller(port, counts, order[number % len(order)], tokens) for number in range(clients)]
     await asyncio.gather(*(caller.loop(began_s, began_s + seconds) for caller in callers))
     return counts

@@ -71,7 +71,7 @@ async def answered(answers: list[bytes]) -> clients.Counts:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while answers:
-            await reader.readexactly(len(clients.REQUEST))
+            await reader.readexactly(len(clients.request(clients.TOKENS, "")))
             writer.write(answers.pop(0))
         done.set()
         writer.close()
@@ -177,6 +177,7 @@ def test_table_has_a_row_for_each_load_and_server() -> None:
         "cores": 2,
         "python": "3.11.7",
         "versions": {},
+        "tokens": 120,
         "rounds": 1,
         "medians": {name: vllm.medians(seen) for name, seen in SEEN.items()},
     }
