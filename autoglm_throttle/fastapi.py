@@ -19,7 +19,14 @@ from autoglm_throttle.asgi.dialects import PROBLEM, dialect_of
 from autoglm_throttle.asgi.marks import visible_routes
 from autoglm_throttle.asgi.responses import TRY_AGAIN_LATER, ResponseBuilder, close_reason, rejected_by
 from autoglm_throttle.asgi.routes import path_of
-from autoglm_throttle.asgi.scope import MARKER, Scope, attribute_to_throttle, outcome_of, permit_of
+from autoglm_throttle.asgi.scope import (
+    MARKER,
+    Scope,
+    attribute_to_throttle,
+    outcome_of,
+    permit_of,
+    verdicts_of,
+)
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.throttle import Throttle
@@ -189,7 +196,7 @@ async def guard_rejected(connection: HTTPConnection, error: Exception) -> Any:  
     rejected = GuardRejected.find(error)
     if rejected is None:
         raise error
-    permits: dict[Throttle, object] = connection.scope.get(MARKER) or {}
+    permits = verdicts_of(connection.scope)
     for held in permits.values():
         if isinstance(held, Permit) and not held.settled:
             held.settle(Outcome.NEUTRAL)
@@ -216,7 +223,7 @@ def _classifier(throttle: Throttle) -> RequestClassifier:
 
 
 def _find_charge(scope: Scope) -> tuple[Throttle, Permit | Demand] | None:
-    permits: dict[Throttle, Permit | None] = scope.get(MARKER) or {}
+    permits: dict[Throttle, Permit | None] = verdicts_of(scope)
     charged = [(throttle, admitted) for throttle, admitted in permits.items() if admitted is not None]
     return charged[-1] if charged else None
 
@@ -228,7 +235,7 @@ def _find_own_charge(
 
     None: the request is exempt.
     """
-    permits: dict[Throttle, Permit | None] = scope.get(MARKER) or {}
+    permits: dict[Throttle, Permit | None] = verdicts_of(scope)
     if throttle in permits:
         admitted = permits[throttle]
         return None if admitted is None else (throttle, admitted)
@@ -294,7 +301,7 @@ def _reaches_middleware(connection: HTTPConnection, throttle: Throttle) -> bool:
 
     Then no Starlette error handling stands between them, which would turn the exception into a 500.
     """
-    if throttle not in (connection.scope.get(MARKER) or {}):
+    if throttle not in verdicts_of(connection.scope):
         return False
     added: Iterable[Any] = getattr(connection.scope.get("app"), "user_middleware", ())
     return any(isinstance(one.cls, type) and issubclass(one.cls, ThrottleMiddleware) for one in added)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import vllm
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
@@ -29,6 +30,7 @@ BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 GATEWAY = ROOT / "docs" / "gateway.md"
 GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
+VLLM = ROOT / "docs" / "vllm.md"
 DEMO = ROOT / "docs" / "demo.txt"
 
 PEERS = {
@@ -309,6 +311,7 @@ def pages() -> dict[Path, dict[str, str]]:
         GATEWAY: dict(gateway_parts()),
         GUARDS: dict(guard_parts()),
         HEADLINE: dict(headline_parts()),
+        VLLM: {"vllm": vllm.part(json.loads((RESULTS / f"{vllm.NAME}.json").read_text()))},
     }
 
 

@@ -5,7 +5,7 @@ from autoglm_throttle.asgi.marks import exempt, mark
 from autoglm_throttle.asgi.middleware import ThrottleMiddleware
 from autoglm_throttle.asgi.responses import EXPOSED_FIELDS
 from autoglm_throttle.asgi.routes import RouteTable
-from autoglm_throttle.asgi.scope import MARKER, permit_of
+from autoglm_throttle.asgi.scope import MARKER, permit_of, verdicts_of
 
 __all__ = [
     "EXPOSED_FIELDS",
@@ -17,4 +17,5 @@ __all__ = [
     "exempt",
     "mark",
     "permit_of",
+    "verdicts_of",
 ]

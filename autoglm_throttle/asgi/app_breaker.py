@@ -13,7 +13,7 @@ from autoglm_throttle.asgi import app_fallbacks
 from autoglm_throttle.asgi.app_fallbacks import FallbackResponder, send_answer, settle
 from autoglm_throttle.asgi.response_observer import ResponseObserver
 from autoglm_throttle.asgi.responses import rejected_by
-from autoglm_throttle.asgi.scope import MARKER, App, Receive, Scope, Send, attribution_of
+from autoglm_throttle.asgi.scope import App, Receive, Scope, Send, attribution_of, store_verdict, verdicts_of
 from autoglm_throttle.resilience.fallback import LOAD, DegradationAction
 from autoglm_throttle.resilience.feature_executor import FeatureExecutor
 from autoglm_throttle.types import (
@@ -143,11 +143,11 @@ class AppBreaker:
         """Count the decision made here, and store it in the scope for outer middleware."""
         rejection = self._throttle.admission.reject(demand, decision, degraded=degraded)
         if rejection is not None:
-            scope.setdefault(MARKER, {})[self._throttle] = rejection
+            store_verdict(scope, self._throttle, rejection)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
-        permit = (scope.get(MARKER) or {}).get(self._throttle)
+        permit = verdicts_of(scope).get(self._throttle)
         if permit is None or scope["type"] not in {"http", "websocket"}:  # no request, or exempt
             await self.app(scope, receive, send)
             return
@@ -194,7 +194,7 @@ class AppBreaker:
         if observer.started or rejected is None:
             return False
         # The inner guard's rejection is no evidence about this app: settle before sending it.
-        settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
+        settle(verdicts_of(scope)[self._throttle], Outcome.NEUTRAL)
         decision = rejected_by(rejected.rejection)
         await self._send_rejection(scope, observer.forward, decision, rejected.rejection.cause)
         return True
@@ -204,7 +204,7 @@ class AppBreaker:
         if self._dry_run:
             await self.app(scope, receive, send)
             return
-        settle(scope[MARKER][self._throttle], Outcome.NEUTRAL)
+        settle(verdicts_of(scope)[self._throttle], Outcome.NEUTRAL)
         failure = rejection.cause.value, GuardRejected(rejection)
         if not await self._answer(scope, send, DegradationAction.SERVE, failure):
             await self._send_rejection(scope, send, rejected_by(rejection), rejection.cause)

@@ -30,6 +30,7 @@ from autoglm_throttle.asgi.scope import (
     fail_startup,
     in_event_loop,
     outcome_of,
+    store_verdict,
 )
 from autoglm_throttle.asgi.slot_watch import BegunCall, SlotWatch, TooSlowError, abandon, begin
 from autoglm_throttle.events import LOGGER
@@ -176,7 +177,7 @@ class ThrottleMiddleware:
             permit = admission.try_admit(demand, policy.work_class)
         if type(permit) is not Permit:
             if type(permit) is Rejection and marked is None and breaker is None:  # `_reject`, without calls
-                scope[MARKER] = {throttle: permit}
+                scope[MARKER] = [throttle, permit]
                 for message in self._builders[policy.dialect].messages(scope, permit.decision):
                     await send(message)
                 return
@@ -197,9 +198,9 @@ class ThrottleMiddleware:
                     await self._reject(scope, send, permit)
                 return
         if marked is None:
-            scope[MARKER] = {throttle: permit}
+            scope[MARKER] = [throttle, permit]
         else:
-            self._store_verdict(scope, permit)
+            store_verdict(scope, self.throttle, permit)
         if transfer and transfer == WEBSOCKET:
             receive, send = WatchedStream(self.slot_watch, permit, may_be_idle=False).wrap(receive, send)
         if self._app_fields.is_learning:
@@ -296,7 +297,7 @@ class ThrottleMiddleware:
 
     async def _reject(self, scope: Scope, send: Send, rejection: Rejection) -> None:
         """Send a rejection, or the answer of a fallback."""
-        self._store_verdict(scope, rejection)
+        store_verdict(scope, self.throttle, rejection)
         if self._breaker is None or not await self._breaker.replaces(scope, send, rejection):
             await self._send_rejection(scope, send, rejection.decision)
 
@@ -307,16 +308,9 @@ class ThrottleMiddleware:
         builder = self._builders[self._routes.policy_of(scope).dialect]
         return builder.send_rejection(scope, send, decision, cause)
 
-    def _store_verdict(self, scope: Scope, verdict: Permit | Rejection | None) -> None:
-        charged = scope.get(MARKER)
-        if isinstance(charged, dict):
-            charged[self.throttle] = verdict
-        else:
-            scope[MARKER] = {self.throttle: verdict}
-
     def _is_charged(self, marked: object) -> bool:
         """Whether this throttle has decided on the request already. Not if the scope is malformed."""
-        return isinstance(marked, dict) and self.throttle in marked
+        return isinstance(marked, list) and self.throttle in marked[::2]
 
     async def _pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run connections that are exempt, already charged by this throttle, or no requests."""
@@ -330,7 +324,7 @@ class ThrottleMiddleware:
             await self.app(scope, receive, send)
         else:
             self.throttle.admission.record_exempt()
-            self._store_verdict(scope, None)
+            store_verdict(scope, self.throttle, None)
             root_path = scope.get("root_path")
             if scope.get("method") == "OPTIONS":  # maybe a preflight, of a request that may be rejected
                 send = self._app_fields.observe(scope, send)

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
 
 from autoglm_throttle import Priority, Reason, Throttle, ThrottleMiddleware
-from autoglm_throttle.asgi import MARKER
+from autoglm_throttle.asgi.scope import verdicts_of
 from autoglm_throttle.settings import BreakerSettings
 from autoglm_throttle.testing import assert_shed
 from autoglm_throttle.types import BreakerMode, BreakerState, Outcome
@@ -115,7 +115,7 @@ async def test_outer_middleware_finds_the_rejection() -> None:
     service.throttle.guard("app").force_open()
     scope = http_scope()
     await send_scope(service.app, scope)
-    assert scope[MARKER][service.throttle].decision.reason is Reason.BREAKER
+    assert verdicts_of(scope)[service.throttle].decision.reason is Reason.BREAKER
 
 
 async def test_rejection_counts_as_arrival() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoglm_throttle import Permit
-from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
+from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.asgi.callers import RequestClassifier
 from autoglm_throttle.asgi.routes import RouteTable
+from autoglm_throttle.asgi.scope import verdicts_of
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.settings import RoutePolicy, Settings
 from autoglm_throttle.types import Demand, Priority, WebSocketMode
@@ -136,7 +137,7 @@ async def test_a_deadline_that_is_none_is_seen_in_the_snapshot() -> None:
     throttle = with_places(1, deadline_header="x-deadline")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(scope[MARKER][throttle].demand.slo_s)
+        seen.append(verdicts_of(scope)[throttle].demand.slo_s)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body"})
 

@@ -14,7 +14,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from autoglm_throttle import Outcome, Permit, Priority
-from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
+from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.asgi.scope import verdicts_of
 from autoglm_throttle.testing import throttle_for_tests
 from autoglm_throttle.types import Decision, Reason, Rejected
 from tests.admission.limited_throttle import active
@@ -268,7 +269,7 @@ async def test_app_finds_its_permit_in_the_scope() -> None:
     found: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append(scope[MARKER][throttle])
+        found.append(verdicts_of(scope)[throttle])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body"})
 
@@ -281,7 +282,7 @@ async def test_app_that_settles_its_permit_itself_decides_the_outcome() -> None:
     throttle = limited()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        scope[MARKER][throttle].settle(Outcome.FAILURE)
+        verdicts_of(scope)[throttle].settle(Outcome.FAILURE)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body"})
 

@@ -12,8 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from autoglm_throttle import Permit
-from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
+from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.asgi.receive import BUFFER_BYTES
+from autoglm_throttle.asgi.scope import verdicts_of
 from autoglm_throttle.types import Demand
 from tests.asgi.queued_clients import Client, Service, part, settled, taken, used, with_places
 from tests.asgi.run_app import http_scope
@@ -36,7 +37,7 @@ def test_queued_request_is_served_when_slot_frees(backend: str) -> None:
             await settled()
             assert first.answer.status == 200
             assert taken(service.throttle) == (1, 0, 1)
-            verdict = second.scope[MARKER][service.throttle]
+            verdict = verdicts_of(second.scope)[service.throttle]
             assert isinstance(verdict, Permit)
             service.release()
         assert second.answer.status == 200

@@ -13,7 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from autoglm_throttle import Outcome, Permit, Priority, Reason, Rejection, Settings, Throttle
-from autoglm_throttle.asgi import MARKER, ThrottleMiddleware
+from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.asgi.scope import verdicts_of
 from autoglm_throttle.types import Demand
 from tests.admission.limited_throttle import permit_for
 from tests.asgi.queued_clients import Client, Service, left_in_line, part, settled, taken, used, with_places
@@ -100,7 +101,7 @@ def test_queue_timeout_rejects_and_charges_nothing(backend: str) -> None:
         assert waits.answer.header("content-type") == "application/problem+json"
         assert b"queue:timeout" in waits.answer.body
         assert waits.answer.header("retry-after")
-        assert isinstance(waits.scope[MARKER][throttle], Rejection)
+        assert isinstance(verdicts_of(waits.scope)[throttle], Rejection)
         assert throttle.snapshot().requests[Priority.MID, "shed", Reason.QUEUE] == 1
         assert used(throttle) == 0, "one second has filled the bucket"
         assert service.calls == 1

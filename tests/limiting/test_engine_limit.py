@@ -40,6 +40,6 @@ def test_set_objective_lowers_the_limit() -> None:
 def test_maximum_and_memory_lower_the_limit(settings: dict[str, Any], limit: float) -> None:
     tested = batched(**settings)
     if not settings:
-        tested..memory.requests = 2
+        tested.adaptive.memory.requests = 2
     tested.close_period(1e3)
     assert tested.view(1e3).limit == limit

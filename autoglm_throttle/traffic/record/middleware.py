@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from autoglm_throttle.asgi.scope import MARKER, fail_startup, in_event_loop
+from autoglm_throttle.asgi.scope import fail_startup, in_event_loop, verdicts_of
 from autoglm_throttle.events import LOGGER
 from autoglm_throttle.settings import ConfigError
 from autoglm_throttle.settings.groups.observe import RecordBody
@@ -199,9 +199,7 @@ class _RecordedExchange:
     def _write_request(self, status: int) -> None:
         recorder, scope, headers, began_s = self._recorder, self._scope, self._headers, self._began_s
         now = recorder.clock()
-        marker = scope.get(MARKER)
-        if isinstance(marker, dict):
-            recorder.watch_client(marker)
+        recorder.watch_client(verdicts_of(scope))
         user, priority, decision, reason = decision_of(scope, status, self._response_fields)
         client = recorder.clients.identify(user, scope.get("client"), headers)
         if not recorder.clients.has(client):
@@ -231,10 +229,10 @@ class _RecordedExchange:
 
 def decision_of(scope: Mapping[str, Any], status: int, fields: Iterable[Sequence[bytes]]) -> DecisionFields:
     """Return user, priority, decision and reason; of several throttles, one that rejected counts."""
-    marker = scope.get(MARKER)
-    if not isinstance(marker, dict) or not marker:
+    marked = verdicts_of(scope)
+    if not marked:
         return ("", "", "", "")
-    verdicts = [verdict for verdict in marker.values() if verdict is not None]
+    verdicts = [verdict for verdict in marked.values() if verdict is not None]
     degraded = status < 300 and any(name.lower() == b"x-degraded" for name, _ in fields)
     if not verdicts:
         return ("", "", "degraded" if degraded else "exempt", "ok")
