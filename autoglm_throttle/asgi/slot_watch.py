@@ -8,6 +8,7 @@ import itertools
 import math
 import sys
 import weakref
+from asyncio import _get_running_loop as running_loop  # a call of C
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from types import CoroutineType
@@ -257,7 +258,7 @@ class WatchedSlot:
             self.work()
 
     async def _until_expired(self, call: BegunCall) -> Message:
-        loop = asyncio._get_running_loop()  # noqa: SLF001 - public in asyncio.events
+        loop = running_loop()
         if loop is None:
             from trio.lowlevel import current_trio_token
 
@@ -340,5 +341,8 @@ async def _wait(awaitable: Awaitable[Any]) -> Message:
 
 
 def _is_in_trio() -> bool:
+    loop = running_loop()
+    if loop is not None and asyncio.current_task(loop) is not None:
+        return False  # trio takes 3 us to say so, and is asked for each part of a stream
     trio = sys.modules.get("trio")
     return trio is not None and trio.lowlevel.in_trio_run()
