@@ -140,6 +140,24 @@ def test_long_answer_is_charged_while_it_grows() -> None:
     assert left(limits, 61.0)["tokens-60s"] == 1000 - 256 + 10  # the newest charge went back first
 
 
+def test_settled_reservation_is_not_extended() -> None:
+    limits = token_limits(tokens=100)
+    reservation = reserve(limits, TokenCost(20, 20))
+    limits.settle(reservation, TokenCost(20, 10), 0.0)
+    limits.extend(reservation, 50, 0.0)
+    assert left(limits)["tokens-60s"] == 70
+
+
+def test_priority_without_token_limits_is_not_charged() -> None:
+    none = LimitSets([()] * 3, by_plan={}, by_route={}, address_factor=10.0)
+    users = UserLimits(sets(UserLimit("user-60s", 1000, WINDOW_S)), 1000)
+    limits = TokenLimits(users, {"tokens": none}, 1000)
+    reservation = reserve(limits, TokenCost(500, 500))
+    limits.extend(reservation, 256, 0.0)
+    limits.settle(reservation, TokenCost(500, 800), 0.0)
+    assert left(limits) == {"user-60s": 998}
+
+
 def test_counts_are_those_of_the_reservation() -> None:
     limits = token_limits(tokens=1000)
     limits.settle(reserve(limits, TokenCost(100, 50)), TokenCost(100, 20), 0.0)
