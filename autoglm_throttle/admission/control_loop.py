@@ -251,6 +251,8 @@ class ControlLoop:
             at_limit=limiter.in_flight >= limiter.limit,
             completed_total=ended,
             chunks_total=counters.chunks,
-            host_load=host[0],
-            host_iowait=host[1],
+            host_load=host.load,
+            host_iowait=host.iowait,
+            host_pressure=host.pressure,
+            host_throttled=host.throttled,
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.admission.snapshot import Snapshot
+from autoglm_throttle.observe.host import HostView, host_view
 from autoglm_throttle.settings import Settings
 
 PREFIX: Final = "autoglm_throttle_"
@@ -32,6 +33,7 @@ class MetricsInput:
     snapshot: Snapshot
     settings: Settings
     recorder: RecorderProtocol | None = None
+    host: HostView = field(default_factory=host_view)
 
 
 Rows = Iterable[tuple[Labels, float]]

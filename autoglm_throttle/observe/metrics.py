@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from autoglm_throttle.admission.counters import ODDITIES
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS, SOURCE_METRICS
+from autoglm_throttle.observe.host_metrics import HOST_METRICS
 from autoglm_throttle.observe.metric import (
     Histograms,
     HistogramSpec,
@@ -412,6 +413,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     *GPU_METRICS,
     *ENGINE_METRICS,
     *SOURCE_METRICS,
+    *HOST_METRICS,
     counter(
         "recorder_records",
         "Requests that the recorder of traffic has written, and those that it had to drop.",

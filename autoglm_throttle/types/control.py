@@ -123,6 +123,10 @@ class ServiceStats:
     """Runnable processes per core (the load average of a minute); None where it is not available."""
     host_iowait: float | None = None
     """Share of the time that cores spent waiting for a disk, 0..1; None where it is not available."""
+    host_pressure: float | None = None
+    """Share of the last 10 s in which a process waited for a core, 0..1; None where it is not available."""
+    host_throttled: float | None = None
+    """Share of periods in which the control group used up its cores, 0..1; None without such a limit."""
 
 
 @dataclass(frozen=True, slots=True)

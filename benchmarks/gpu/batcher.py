@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from autoglm_throttle.gpu.host import HostLoad
 from autoglm_throttle.types import ServiceStats
 from benchmarks.gpu.work import MAX_BATCH, Work
 
@@ -25,12 +26,10 @@ class Batcher:
     Args:
         work: computes the batches.
         slo_s: objective in its reported statistics.
-        host: gives load and iowait of the host.
+        host: gives the load of the host.
     """
 
-    def __init__(
-        self, work: Work, slo_s: float, host: Callable[[], tuple[float | None, float | None]]
-    ) -> None:
+    def __init__(self, work: Work, slo_s: float, host: Callable[[], HostLoad]) -> None:
         self._work = work
         self._slo_s = slo_s
         self._host = host
@@ -68,15 +67,17 @@ class Batcher:
     def stats(self) -> ServiceStats:
         """Return statistics of the work, from any thread. Requests in no batch yet count as waiting."""
         rising = sorted(self._recent_s.copy())
-        load, iowait = self._host()
+        host = self._host()
         return ServiceStats(
             p95_s=rising[math.ceil(0.95 * len(rising)) - 1] if rising else None,
             slo_s=self._slo_s,
             in_flight=self._inside,
             waiting=len(self.queue),
             completed_total=self._done,
-            host_load=load,
-            host_iowait=iowait,
+            host_load=host.load,
+            host_iowait=host.iowait,
+            host_pressure=host.pressure,
+            host_throttled=host.throttled,
         )
 
     async def _wait_for_batch(self) -> None:

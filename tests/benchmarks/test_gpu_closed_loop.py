@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autoglm_throttle.gpu.host import HostLoad
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import ProviderUnavailable, ServiceStats
 from benchmarks import gpu_closed_loop, harness
@@ -155,7 +156,7 @@ class Slow:
 
 async def test_waiting_requests_form_batches_of_limited_size() -> None:
     work = Slow()
-    batcher = Batcher(work, 2.0, lambda: (0.5, None))
+    batcher = Batcher(work, 2.0, lambda: HostLoad(0.5))
     requests = [asyncio.create_task(ask(batcher, "POST", "/v1/predict", b"{}")) for _ in range(1 + 20)]
     while len(batcher.queue) + sum(work.batches) < 21 or not work.batches:  # noqa: ASYNC110 - until all stand
         await asyncio.sleep(0)
@@ -179,7 +180,7 @@ async def test_failing_batch_returns_errors_and_the_next_one_runs() -> None:
                 self.go.set()
                 raise RuntimeError("out of memory")
 
-    batcher = Batcher(Failing(), 2.0, lambda: (None, None))
+    batcher = Batcher(Failing(), 2.0, HostLoad)
     with pytest.raises(RuntimeError, match="out of memory"):
         await ask(batcher, "POST", "/v1/predict", b"{}")
     assert batcher.stats().in_flight == 0
@@ -230,7 +231,7 @@ def requested(tmp_path: Path) -> Iterator[Callable[[str], served.Deployment]]:
 
     def build(row: str) -> served.Deployment:
         given = served.ServiceOptions(row, Job("cpu"), slo_s=1.0, interval_s=0.2, capacity_rps=20.0)
-        batcher = Batcher(Sleeper(5_000.0), 1.0, lambda: (None, None))
+        batcher = Batcher(Sleeper(5_000.0), 1.0, HostLoad)
         made.append(served.ROWS[row][1](batcher, (f"fake:{path}",), given))
         return made[-1]
 

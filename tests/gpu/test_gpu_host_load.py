@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 import pytest
 
 from autoglm_throttle.gpu import host
-from autoglm_throttle.gpu.host import HostSampler
+from autoglm_throttle.gpu.host import ControlGroup, HostLoad, HostSampler
+
+NOWHERE = Path("/does/not/exist")
 
 
 class Times(NamedTuple):
@@ -39,14 +42,14 @@ def sampler(monkeypatch: pytest.MonkeyPatch, *times: object) -> HostSampler:
     """A sampler with these processor times, one for each reading; without any psutil is missing."""
     reads = iter(times).__next__ if times else None
     monkeypatch.setattr(host, "_cpu_times_of_psutil", lambda: reads)
-    return HostSampler()
+    return HostSampler(ControlGroup(NOWHERE, NOWHERE))
 
 
 def test_load_is_per_core_and_iowait_since_the_reading_before(monkeypatch: pytest.MonkeyPatch) -> None:
     first, later = Times(user=100, idle=100, iowait=100), Times(user=150, idle=120, iowait=130, guest=150)
     read = sampler(monkeypatch, first, later, later, later._replace(user=250)).read
-    assert read() == (0.75, None)
-    assert read() == (0.75, 0.3)
+    assert read() == HostLoad(0.75)
+    assert read() == HostLoad(0.75, 0.3)
     assert read()[1] is None, "no time has passed"
     assert read()[1] == 0.0
 
@@ -64,7 +67,7 @@ def test_system_without_iowait_is_unknown(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_without_psutil_iowait_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     read = sampler(monkeypatch).read
-    assert [read(), read()] == [(0.75, None)] * 2
+    assert [read(), read()] == [HostLoad(0.75)] * 2
 
 
 def test_host_without_figures_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,25 +76,25 @@ def test_host_without_figures_is_unknown(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(os, "getloadavg", rejects)
     read = sampler(monkeypatch).read
-    assert [read(), read()] == [(None, None)] * 2
+    assert [read(), read()] == [HostLoad()] * 2
 
 
 def test_unknown_core_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert sampler(monkeypatch).read() == (None, None)
+    assert sampler(monkeypatch).read() == HostLoad()
 
 
 def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "getloadavg")
-    assert sampler(monkeypatch).read() == (None, None)
+    assert sampler(monkeypatch).read() == HostLoad()
 
 
 def test_this_host() -> None:
     host = HostSampler()
     host.read()
-    load, iowait = host.read()
+    load, iowait, pressure, throttled = host.read()
     assert load is not None
     assert math.isfinite(load)
     assert load >= 0.0
-    assert iowait is None or 0.0 <= iowait <= 1.0
+    assert all(one is None or 0.0 <= one <= 1.0 for one in (iowait, pressure, throttled))
     assert hasattr(psutil.cpu_times(), "iowait") or iowait is None

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from autoglm_throttle import Outcome, Permit
+from autoglm_throttle.gpu.host import HostLoad, HostSampler
 from autoglm_throttle.testing import FakeGpu, ManualClock
 from autoglm_throttle.types import ControlCause, GpuCondition
 from tests.gpu.throttled_service import Service
@@ -285,6 +286,21 @@ class TestStarved:
         assert service.findings == [GpuCondition.STARVED]
         assert not service.telemetry_rejections
         assert service.throttle.control_state().factor == 1.0
+
+    @pytest.mark.parametrize(
+        ("load", "agree"), [(HostLoad(), 3), (HostLoad(0.9, 0.3), 5), (HostLoad(0.1, 0.0, 0.3, 0.9), 5)]
+    )
+    def test_load_of_the_host_is_its_evidence(
+        self, load: HostLoad, agree: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(HostSampler, "read", lambda _: load)
+        service, gpu = make_service(policy="adaptive", inflight_start=4, inflight_max=4)
+        gpu.utilization_pct = 30.0
+        service.overload(15, rps=20, takes_s=0.5)
+        assert service.findings == [GpuCondition.STARVED]
+        found = {name: value for name, value in service.verdict.evidence.items() if name.startswith("host_")}
+        assert found == {f"host_{name}": value for name, value in load._asdict().items() if value is not None}
+        assert service.verdict.confidence == pytest.approx(agree / 7)
 
     def test_filled_device_is_not_found(self) -> None:
         service, gpu = make_service(policy="adaptive", inflight_start=4, inflight_max=4)

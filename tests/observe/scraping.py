@@ -18,6 +18,7 @@ from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.observe import collector
+from autoglm_throttle.observe.host import HostView
 from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
 from autoglm_throttle.resilience.registry import GuardsView
 from autoglm_throttle.store.health import HealthState
@@ -171,6 +172,21 @@ EVERYTHING: dict[str, Any] = {
     "preemptions_total": 37,
 }
 """A value of its own for each quantity that a card or an engine tells."""
+
+
+HOST = HostView(
+    cpu_ratio=0.5,
+    cpu_busiest_ratio=1.0,
+    cpu_throttled_ratio=0.25,
+    iowait_ratio=0.125,
+    memory_used_bytes=3e9,
+    memory_total_bytes=4e9,
+    pressure_ratio={"cpu": 0.75},
+    swap_bytes_per_second={"in": 1.0},
+    disk_bytes_per_second={"read": 2.0},
+    network_bytes_per_second={"receive": 3.0},
+)
+"""A host that knows everything."""
 
 
 def knowing_all(clock: ManualClock) -> FakeGpu:

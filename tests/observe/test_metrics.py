@@ -18,13 +18,13 @@ from prometheus_client.core import Metric
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Settings, Throttle
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
-from autoglm_throttle.observe import METRICS, collector
+from autoglm_throttle.observe import METRICS, collector, host
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types.requests import DecisionLabel
 from docs.generate.metrics import metrics_page
-from tests.observe.scraping import GUARDS, QUOTA, STORE, knowing_all, loaded, scraped, states, value
+from tests.observe.scraping import GUARDS, HOST, QUOTA, STORE, knowing_all, loaded, scraped, states, value
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -38,7 +38,8 @@ def test_each_metric_is_scraped_under_its_name_with_help_and_kind() -> None:
         assert family.type == {"stateset": "gauge", "info": "gauge"}.get(spec.kind, spec.kind)
 
 
-def test_each_series_has_the_labels_of_the_table() -> None:
+def test_each_series_has_the_labels_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_monitor", lambda: SimpleNamespace(current=lambda: HOST))
     clock = ManualClock()
     how = {"clock": clock, "gpu": knowing_all(clock)}
     throttle = loaded(how, store=STORE, fleet=FleetView(4, True, 1, 0), quota=QUOTA, guards=GUARDS)

@@ -48,6 +48,10 @@ HELD_SHARE: Final = 0.80
 HOST_LOAD: Final = 0.80  # Processes that want a core, per core, from which the host is the bottleneck
 # Share of the cores' time spent waiting for a disk, from which the host is the bottleneck.
 HOST_IOWAIT: Final = 0.20
+# Share of time in which a process waits for a core, from which the host is the bottleneck; chosen.
+HOST_PRESSURE: Final = 0.25
+# Share of periods in which the group uses up its cores; that of CPUThrottlingHigh (kubernetes-mixin).
+HOST_THROTTLED: Final = 0.25
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +86,8 @@ class VerdictInput:
     latency_share: float | None = None  # 95th percentile of the latency over the objective
     host_load: float | None = None
     host_iowait: float | None = None
+    host_pressure: float | None = None
+    host_throttled: float | None = None
 
 
 def _is(value: float | None, compare: Callable[[float, float], bool], bound: float) -> bool:
@@ -178,6 +184,8 @@ SIGNALS: Final[Mapping[GpuCondition, tuple[SignalCheck, ...]]] = {
         _PROGRESS,
         ("host_load", ge, HOST_LOAD),
         ("host_iowait", gt, HOST_IOWAIT),
+        ("host_pressure", ge, HOST_PRESSURE),
+        ("host_throttled", ge, HOST_THROTTLED),
     ),
     GpuCondition.STALLED: (
         _BUSY,

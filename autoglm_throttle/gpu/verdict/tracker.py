@@ -102,6 +102,8 @@ def _common_input(
         latency_share=ratio(work.p95_s, work.slo_s),
         host_load=work.host_load,
         host_iowait=work.host_iowait,
+        host_pressure=work.host_pressure,
+        host_throttled=work.host_throttled,
     )
 
 
