@@ -1,6 +1,6 @@
 """Cost of each step of a decision, from the bucket to the whole middleware; in memory, without a server.
 
-Then that of one part of a stream, bare and through the middleware.
+Then that of one part of a stream, bare and through the middleware, without and with limits in tokens.
 
 Run: ``python -m benchmarks.decision``. The control is the cheapest limiter there is, aiolimiter's
 leaky bucket, which has no keys, no rejection and no header fields.
@@ -24,6 +24,18 @@ from benchmarks import asgi_rows, harness
 CALLS = 20_000
 USERS = [f"{number:016x}" for number in range(200)]
 LIMIT = UserLimit("user-60s", 100, 60)
+
+PLAIN, EVENTS = b"text/plain", b"text/event-stream"
+USERS_ONLY = {"user_limit": "100/minute"}
+TOKENS = {"tokens_limit": "1000000/minute"}
+CHUNK = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":'
+    b'[{"index":0,"delta":{"content":" t%d"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
+)
+USAGE_CHUNK = CHUNK[:-3] + (
+    b',"usage":{"prompt_tokens":100,"total_tokens":2%d,"completion_tokens":1%d,"prompt_tokens_details":null}}\n\n'
+)
+"""Events of vLLM, without and with its ``continuous_usage_stats``."""
 
 
 def bucket() -> float:
@@ -77,19 +89,22 @@ def leaky_bucket() -> float:
     return asyncio.run(run())
 
 
-def part(content_type: bytes, *, limited: bool) -> float:
-    """Measure a part of a response of many parts."""
+def part(
+    content_type: bytes = PLAIN, event: bytes = b"data: part\n\n", limits: dict[str, str] | None = None
+) -> float:
+    """Measure a part of a response of many parts, with its number in place of ``%d``; bare without limits."""
+    parts = [event.replace(b"%d", b"%d" % number) for number in range(CALLS)]
 
     async def app(_scope: asgi_rows.Scope, _receive: Receive, send: Send) -> None:
         headers = [(b"content-type", content_type)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for _ in range(CALLS):
-            await send({"type": "http.response.body", "body": b"data: part\n\n", "more_body": True})
+        for each in parts:
+            await send({"type": "http.response.body", "body": each, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def run() -> float:
-        target = asgi_rows.ours(app) if limited else app
-        scope = asgi_rows.scopes()[0]
+        target = asgi_rows.ours(app, **limits) if limits else app
+        scope = asgi_rows.scopes()[0] | {"method": "POST", "path": "/v1/chat/completions"}
         begun = time.perf_counter()
         await target(scope, asgi_rows.receive, asgi_rows.Counter())
         return (time.perf_counter() - begun) / CALLS
@@ -114,9 +129,12 @@ ROWS: dict[str, Callable[[], float]] = {
     "aiolimiter acquire": leaky_bucket,
     "bare ASGI app": lambda: asgi_rows.seconds_each(lambda: asgi_rows.bare, rejected=False),
     "app in the middleware": lambda: asgi_rows.seconds_each(asgi_rows.ours, rejected=False),
-    "bare part of a stream": lambda: part(b"text/plain", limited=False),
-    "part in the middleware": lambda: part(b"text/plain", limited=True),
-    "event in the middleware": lambda: part(b"text/event-stream", limited=True),
+    "bare part of a stream": part,
+    "part in the middleware": lambda: part(PLAIN, limits=USERS_ONLY),
+    "bare event": lambda: part(EVENTS, CHUNK),
+    "event in the middleware": lambda: part(EVENTS, CHUNK, USERS_ONLY),
+    "event, limit in tokens": lambda: part(EVENTS, CHUNK, TOKENS),
+    "the same, each with usage": lambda: part(EVENTS, USAGE_CHUNK, TOKENS),
     "middleware refusing": lambda: asgi_rows.seconds_each(asgi_rows.ours, rejected=True),
 }
 

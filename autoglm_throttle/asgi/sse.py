@@ -30,10 +30,14 @@ class EventReader:
     chunk belongs to it.
     """
 
-    __slots__ = ("_after_return", "_data", "_event_bytes", "_is_first", "_line", "_line_bytes", "usage")
+    __slots__ = (
+        *("_after_return", "_data", "_event_bytes", "_is_first", "_line", "_line_bytes"),
+        *("is_between_events", "usage"),
+    )
 
     def __init__(self, usage: TokenUsage) -> None:
         self.usage: TokenUsage = usage
+        self.is_between_events: bool = False  # Whether the next byte begins an event
         self._is_first = True  # Whether no line has ended
         self._after_return = False
         self._line = bytearray()  # Start of a line whose end has not come
@@ -41,8 +45,13 @@ class EventReader:
         self._data: bytes | bytearray | None = None  # Data of the event up to here; None: it has none
         self._event_bytes = 0  # Bytes of its lines that have ended
 
-    def feed(self, chunk: bytes) -> None:  # noqa: C901 - for each event: a call costs 3 %
+    def feed(self, chunk: bytes) -> None:  # noqa: C901, PLR0912 - for each event: a call costs 3 %
         """Read the next bytes of the stream."""
+        if self.is_between_events and chunk[:6] == b"data: " and chunk[-2:] == b"\n\n":
+            size = len(chunk) - 2
+            if chunk.find(b"\n") == size and size <= EVENT_BYTES and b"\r" not in chunk:
+                self.usage.add_event(chunk[6:size])  # what follows gives the same, and takes longer
+                return
         if not chunk:
             return
         if self._after_return:
@@ -65,6 +74,8 @@ class EventReader:
                     self._end_event()
         if rest:
             self._keep(rest)
+        is_inside = self._line_bytes or self._event_bytes or self._after_return or self._is_first
+        self.is_between_events = not is_inside
 
     def finish(self) -> None:
         """End the stream: an event without its empty line counts as well."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from json import JSONDecoder
 from math import ceil
 from typing import Any, Final, TypeGuard
@@ -12,6 +13,9 @@ SAMPLES_AT_MOST: Final = 128  # Answers in one response: ``n`` of OpenAI's inter
 # An event of this size or less may be the template of those that follow; so many are tried in each stream.
 TEMPLATE_BYTES: Final = 2048
 TEMPLATES_AT_MOST: Final = 4
+
+NO_TEMPLATE: Final = b"", b"", b"", b""
+_DIGITS: Final = b"0123456789"
 
 DONE: Final = b"[DONE]"  # The last event of OpenAI's streams is no JSON
 
@@ -24,8 +28,10 @@ _REPORTED: Final = {
     "cache_read_input_tokens": "_cache_read",
     "cache_creation_input_tokens": "_cache_written",
     "cached_tokens": "_cached",
+    "prompt_tokens_details": "_cached",
+    "input_tokens_details": "_cached",
 }
-_DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
+_USAGE_KEY: Final = re.compile(rb'"usage"\s*:\s*')  # Quotes inside a JSON text are escaped: it is a key
 # Texts that are not generated.
 _NO_TEXT: Final = frozenset(
     {"call_id", "encrypted_content", "id", "role", "signature", "stop_reason", "stop_sequence", "type"}
@@ -58,7 +64,7 @@ class TokenUsage:
 
     __slots__ = (
         *("_cache_read", "_cache_written", "_cached", "_template", "_templates_left", "_input", "_output"),
-        *("_reported_at", "_samples", "events", "text_bytes"),
+        *("_reported_at", "_samples", "_unread_usage", "events", "text_bytes"),
     )
 
     def __init__(self) -> None:
@@ -68,7 +74,10 @@ class TokenUsage:
         self._output: int | None = None
         self._cached = self._cache_read = self._cache_written = 0
         self._reported_at = 0  # Events before the newest output count
-        self._template = b"", b""  # Bytes before and after the text of an event; empty: none is known
+        # Bytes of an event before its text, up to its usage, and after it; then its usage without digits. The
+        # first is empty if no template is known, the last two in a template without usage.
+        self._template = NO_TEMPLATE
+        self._unread_usage: bytes | bytearray = b""  # Of the newest event
         self._templates_left = TEMPLATES_AT_MOST
         # Of SGLang's native interface: prompt, cached and generated tokens, bytes of text; of each answer.
         self._samples: dict[int, tuple[int, int, int, int]] = {}
@@ -76,6 +85,7 @@ class TokenUsage:
     @property
     def input(self) -> int | None:
         """Reported input tokens, cached ones included; None: none were reported."""
+        self._read_usage()
         if self._samples:
             return sum(sample[0] for sample in self._samples.values())
         return None if self._input is None else self._input + self._cache_read + self._cache_written
@@ -83,11 +93,13 @@ class TokenUsage:
     @property
     def cached(self) -> int:
         """Reported input tokens that were read from a cache."""
+        self._read_usage()
         return self._cached + self._cache_read + sum(sample[1] for sample in self._samples.values())
 
     @property
     def output(self) -> int | None:
         """Reported output tokens of everything that was sent; None: the last events were not reported."""
+        self._read_usage()
         if self._samples:
             return sum(sample[2] for sample in self._samples.values())
         return self._output if self._reported_at == self.events else None
@@ -99,20 +111,28 @@ class TokenUsage:
 
     def output_at_least(self, tokens_per_byte: float) -> int:
         """Return the output tokens by the events and their text, or by an earlier report if it is more."""
+        self._read_usage()
         return max(self.events, ceil(self.text_size * tokens_per_byte), self._output or 0)
 
     def add_event(self, data: bytes | bytearray) -> None:
         """Count the data of one event; text that is no JSON counts as generated."""
-        head, tail = self._template
-        if head and data.startswith(head) and data.endswith(tail):
-            # An earlier event had this template, with another text: to parse it takes four times as long.
-            text = data[len(head) : -len(tail)]
-            if text and b'"' not in text and b"\\" not in text:
-                self.events += 1
-                self.text_bytes += len(text)
-                return
+        head, middle, tail, shape = self._template
+        if head and data.startswith(head):
+            # An earlier event had this template, with another text and other numbers: to parse it takes four
+            # times as long. Of several such usages only the last one is parsed, which replaces the others.
+            start = len(head)
+            end = data.find(b'"', start)
+            if end > start and data.startswith(middle, end) and data.find(b"\\", start, end) < 0:
+                usage = data[end + len(middle) : len(data) - len(tail)]
+                if data.endswith(tail) and usage.translate(None, _DIGITS) == shape:
+                    self.events += 1
+                    self.text_bytes += end - start
+                    if usage:
+                        self._unread_usage = usage
+                    return
         if data == DONE:
             return
+        self._read_usage()
         document, events, size = parsed(data), self.events, self.text_bytes
         if document is None or not self._add(document):
             self.add_unread(len(data))
@@ -122,6 +142,7 @@ class TokenUsage:
 
     def add_unread(self, size: int) -> None:
         """Count an event that was not read, by its bytes."""
+        self._read_usage()
         self.events += 1
         self.text_bytes += size
 
@@ -138,15 +159,23 @@ class TokenUsage:
             return False
         reports = False
         for name, value in usage.items():
-            field, count = _REPORTED.get(name), value
-            if name in _DETAILS and isinstance(value, dict):
-                field, count = "_cached", value.get("cached_tokens")
-            if field is not None and _is_count(count):
-                setattr(self, field, count)
+            field = _REPORTED.get(name)
+            if field is None:
+                continue
+            if field == "_cached" and isinstance(value, dict):
+                value = value.get("cached_tokens")  # noqa: PLW2901
+            if _is_count(value):
+                setattr(self, field, value)
                 reports = True
                 if field == "_output":
                     self._reported_at = self.events
         return reports
+
+    def _read_usage(self) -> None:
+        """Apply the usage of the newest event if it was left unread."""
+        if self._unread_usage:
+            unread, self._unread_usage = self._unread_usage, b""
+            self.report(parsed(unread))
 
     def _add(self, document: object) -> bool:
         """Count an object of a dialect; False: it has a form that is not known."""
@@ -194,27 +223,39 @@ class TokenUsage:
         return True
 
 
-def _template_of(document: Any, data: bytes | bytearray, size: int) -> tuple[bytes, bytes]:  # noqa: ANN401 - JSON
-    """Return the bytes before and after the generated text, if it stands in one place alone."""
-    choices = document.get("choices")
+def _template_of(document: Any, data: bytes | bytearray, size: int) -> tuple[bytes, bytes, bytes, bytes]:  # noqa: ANN401 - JSON
+    """Return the bytes around the generated text and the usage, if each stands in one place alone."""
+    choices, usage = document.get("choices"), document.get("usage")
     holder = choices[0] if isinstance(choices, list) and choices else document
-    delta = holder.get("delta") if isinstance(holder, dict) else None
-    if isinstance(delta, dict) and not any(document.get(name) for name in ("usage", "message", "response")):
-        for text in delta.values():
-            quoted = b'"%s"' % text.encode("utf-8", "replace") if isinstance(text, str) else b""
-            if quoted and len(quoted) == size + 2 and data.count(quoted) == 1:
-                head, _, tail = data.partition(quoted)
-                return bytes(head) + b'"', b'"' + bytes(tail)
-    return b"", b""
+    delta = (holder.get("delta") or holder.get("text")) if isinstance(holder, dict) else None
+    if document.get("message") or document.get("response"):
+        return NO_TEMPLATE
+    for text in delta.values() if isinstance(delta, dict) else (delta,):
+        quoted = b'"%s"' % text.encode("utf-8", "replace") if isinstance(text, str) else b""
+        if quoted and len(quoted) == size + 2 and data.count(quoted) == 1:
+            head, _, rest = bytes(data).partition(quoted)
+            if not usage:
+                return head + b'"', b'"' + rest, b"", b""
+            keys = list(_USAGE_KEY.finditer(rest))
+            after = rest[keys[-1].end() :] if len(keys) == 1 else b""
+            reported, size = _scanned(after.decode("utf-8", "replace"))
+            if reported == usage and after.isascii():
+                middle = b'"' + rest[: len(rest) - len(after)]
+                return head + b'"', middle, after[size:], after[:size].translate(None, _DIGITS)
+    return NO_TEMPLATE
 
 
 def parsed(data: bytes | bytearray) -> object:
     """Return the JSON in some bytes; None: there is none."""
-    text = data.decode("utf-8", "replace").lstrip()
+    return _scanned(data.decode("utf-8", "replace").lstrip())[0]
+
+
+def _scanned(text: str) -> tuple[object, int]:
+    """Return the JSON at the start of a text, and its length; None: there is none."""
     try:
-        return _scan(text)[0]
+        return _scan(text)
     except (ValueError, RecursionError):
-        return None
+        return None, 0
 
 
 def text_size(value: object) -> int:

@@ -140,9 +140,13 @@ deltas = st.one_of(
         lambda text: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}, texts
     ),
     st.builds(
-        lambda text, n: {"choices": [{"delta": {"content": text}}], "usage": {"completion_tokens": n}},
+        lambda text, used, cached: {
+            "choices": [{"delta": {"content": text}}],
+            "usage": {"prompt_tokens": 9, "output_tokens": used} | cached,
+        },
         texts,
-        st.integers(0, 9),
+        st.none() | st.integers(-1, 1200),
+        st.sampled_from([{}, {"cached_tokens": None}, {"cached_tokens": 7}, {"cached_tokens": 11}]),
     ),
     json_values,
 )
@@ -160,12 +164,42 @@ def test_known_template_of_an_event_changes_no_count(documents: list[Any], ascii
     assert read(SSE, body) == counts(parsed.usage)
 
 
-def test_event_of_a_known_template_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = reader_of(SSE)
-    reader.feed(events({"choices": [{"delta": {"content": "one"}}]}))
-    monkeypatch.setattr(token_usage, "parsed", None)
-    reader.feed(events({"choices": [{"delta": {"content": "three"}}]}))
-    assert (reader.usage.events, reader.usage.text_bytes) == (2, 8)
+@pytest.mark.parametrize("usage", [{}, {"usage": {"prompt_tokens": 5, "completion_tokens": 1}}])
+@pytest.mark.parametrize("space", ["", " "])
+def test_event_of_a_known_template_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch, usage: Any, space: str
+) -> None:
+    reader, stream = reader_of(SSE), []
+    for count, text in ((1, "one"), (20, "three"), (300, "你")):
+        document = {"choices": [{"delta": {"content": text}, "finish_reason": None}], **usage}
+        if usage:
+            document["usage"] = {**usage["usage"], "completion_tokens": count}
+        separators = ("," + space, ":" + space)
+        stream.append(json.dumps(document, separators=separators, ensure_ascii=False).encode())
+    stream = [b"data: %s\n\n" % each for each in stream]
+    reader.feed(stream[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(token_usage, "parsed", None)
+        for each in stream[1:]:
+            reader.feed(each)
+    assert counts(reader.usage) == ((5, 0, 300, 300, 3) if usage else (None, 0, None, 11, 3))
+    assert reader.usage.text_bytes == 11
+
+
+def test_usage_of_another_form_or_place_is_parsed() -> None:
+    plain: dict[str, Any] = {"choices": [{"delta": {"content": "a"}}]}
+    nested = {"choices": [{"delta": {"content": "a"}, "usage": {"completion_tokens": 3}}]}
+    usages: list[dict[str, Any]] = [{"usage": {"completion_tokens": count}} for count in (1, 2, None)]
+    growing = [plain | usage for usage in usages[:2]]
+    for documents, output in (
+        ([plain | {"usage": {"completion_tokens": 1, "note": "é"}}] * 2, 1),
+        ([usage | plain for usage in usages[:2]], 2),
+        ([nested | usage for usage in usages[:2]], 2),
+        ([*growing, plain | usages[2]], None),
+        ([*growing, {"usage": {"cached_tokens": 1}}], 2),
+        ([*growing, plain], None),
+    ):
+        assert read(SSE, events(*documents))[2] == output
 
 
 def test_event_above_the_maximum_counts_by_its_bytes() -> None:
