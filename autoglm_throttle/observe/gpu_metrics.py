@@ -56,8 +56,14 @@ def _plain(device: GpuSample) -> str:
     return f"{device.host}/{device.index}" if device.host else str(device.index)
 
 
-def reported_by(inputs: MetricsInput, *, engines: bool = False) -> Iterator[tuple[str, GpuSample]]:
-    """Yield the GPUs, or the engines, with a measurement that is recent enough, and their labels."""
+def reported_by(inputs: MetricsInput, *, engines: bool = False) -> list[tuple[str, GpuSample]]:
+    """Return the GPUs, or the engines, with a measurement that is recent enough, and their labels."""
+    if engines not in inputs.reported:
+        inputs.reported[engines] = list(_recent(inputs, engines=engines))
+    return inputs.reported[engines]
+
+
+def _recent(inputs: MetricsInput, *, engines: bool) -> Iterator[tuple[str, GpuSample]]:
     view = inputs.snapshot.view
     if view is None:
         return

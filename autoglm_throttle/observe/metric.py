@@ -11,6 +11,7 @@ from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.observe.host import HostView, host_view
 from autoglm_throttle.settings import Settings
+from autoglm_throttle.types import GpuSample
 
 PREFIX: Final = "autoglm_throttle_"
 
@@ -34,6 +35,8 @@ class MetricsInput:
     settings: Settings
     recorder: RecorderProtocol | None = None
     host: HostView = field(default_factory=host_view)
+    reported: dict[bool, list[tuple[str, GpuSample]]] = field(default_factory=dict)
+    """The result of `gpu_metrics.reported_by`, for GPUs and for engines: many metrics read it."""
 
 
 Rows = Iterable[tuple[Labels, float]]
