@@ -73,16 +73,12 @@ class Permit:
         """Record a streamed chunk of the response: progress distinguishes a slow service from a hung one."""
         self.owner.counters.chunks += 1
 
-    def record_event(self, last_s: float | None, now: float) -> None:
-        """Record an event with data of a stream; ``last_s`` is the time of the one before, if any."""
-        row = self.owner.rows[self.demand.priority]
-        if last_s is None:
-            row.first_token.record(now - self.arrived_s)
-            first_tokens = self.owner.limiter.first_tokens
-            if first_tokens is not None:
-                first_tokens.record_first_token(now - self.admitted_s)
-        else:
-            row.inter_token.record(now - last_s)
+    def record_first_event(self, now: float) -> None:
+        """Record the first event with data of a stream."""
+        owner = self.owner
+        owner.rows[self.demand.rank].first_token.record(now - self.arrived_s)
+        if owner.limiter.first_tokens is not None:
+            owner.limiter.first_tokens.record_first_token(now - self.admitted_s)
 
     @property
     def decision(self) -> Decision:

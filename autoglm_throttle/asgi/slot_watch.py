@@ -322,7 +322,7 @@ def begin(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - a message, or the
     only when it is awaited: a cancel scope around the rest must be entered before those of the call.
     """
     coroutine = awaitable if isinstance(awaitable, CoroutineType) else _wait(awaitable)
-    if _is_in_trio():
+    if is_in_trio():
         return BegunCall(coroutine, None, has_begun=False)
     try:
         return BegunCall(coroutine, coroutine.send(None), has_begun=True)
@@ -340,7 +340,8 @@ async def _wait(awaitable: Awaitable[Any]) -> Message:
     return await awaitable
 
 
-def _is_in_trio() -> bool:
+def is_in_trio() -> bool:
+    """Whether the caller runs under trio."""
     loop = running_loop()
     if loop is not None and asyncio.current_task(loop) is not None:
         return False  # trio takes 3 us to say so, and is asked for each part of a stream

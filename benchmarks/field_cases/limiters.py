@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -95,7 +94,7 @@ class FieldThrottle(BaseLimiter):
 
     def _admit(self, call: Call, permit: Permit) -> None:
         call.tag = permit
-        call.on_first_token = functools.partial(permit.record_event, None)
+        call.on_first_token = permit.record_first_event
         self._context.admit(call)
 
     def _demand(self, call: Call) -> Demand:

@@ -77,8 +77,7 @@ def test_first_event_of_a_stream_is_the_first_token_of_the_engine() -> None:
     throttle = throttle_before_engine(clock, slo_ttft_s=2.0)
     permit: Permit = permit_of(throttle)
     clock.advance(0.3)
-    permit.record_event(None, clock())
-    permit.record_event(clock(), clock.advance(9.0))
+    permit.record_first_event(clock())
     first = throttle.admission.parts.settlement.limiter.first_tokens
     assert first is not None
     assert first.seen == 1
@@ -90,5 +89,5 @@ def test_stream_without_an_objective_of_the_first_token_is_not_measured() -> Non
     clock = ManualClock()
     throttle = throttle_before_engine(clock)
     with permit_of(throttle) as permit:
-        permit.record_event(None, clock())
+        permit.record_first_event(clock())
     assert throttle.admission.parts.settlement.limiter.first_tokens is None
