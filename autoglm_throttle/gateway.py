@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from http import HTTPStatus
 from operator import attrgetter
 from typing import Final, cast
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from starlette.websockets import WebSocketClose
 
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.asgi.dialects import Field, dialect_of, error_body
 from autoglm_throttle.asgi.scope import Message, Receive, Scope, Send
 from autoglm_throttle.observe import metrics_app
 from autoglm_throttle.resilience.guard import Guard
@@ -50,15 +52,14 @@ SILENT_AFTER_S: Final = 10.0
 KEEP_ALIVE_S: Final = 2.0
 RETRY_S: Final = 1.0  # Least Retry-After of a 429 or 503 that came without one
 
-PROBLEMS: Final = {  # Status -> title and detail of the gateway's own answers
-    400: ("Bad Request", "The request is not valid HTTP."),
-    502: ("Bad Gateway", "The upstream gave no valid response. It may have executed the request."),
-    503: ("Service Unavailable", "No upstream can be reached."),
-    504: ("Gateway Timeout", "The upstream did not respond in time. It may have executed the request."),
-    508: ("Loop Detected", "The request has passed this gateway before: an upstream leads back to it."),
+PROBLEMS: Final = {  # Status -> reason and detail of the gateway's own answers
+    400: ("bad_request", "The request is not valid HTTP."),
+    502: ("bad_response", "The upstream gave no valid response. It may have executed the request."),
+    503: ("unreachable", "No upstream can be reached."),
+    504: ("timeout", "The upstream did not respond in time. It may have executed the request."),
+    508: ("loop", "The request has passed this gateway before: an upstream leads back to it."),
 }
 
-Field = tuple[bytes, bytes]
 NewTransport = Callable[[httpx.URL], httpx.AsyncBaseTransport]
 NewGuarded = Callable[[], AsyncGuardTransport]
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # Raised before a byte
@@ -89,9 +90,8 @@ class Gateway:
     ) -> None:
         urls = parse_origins("upstream", upstreams)
         self.throttle: Throttle = Throttle.from_env() if throttle is None else throttle
-        self.upstreams: tuple[Upstream, ...] = tuple(
-            Upstream(url, self.throttle, new_transport) for url in urls
-        )
+        made = (Upstream(url, self.throttle, new_transport) for url in urls)
+        self.upstreams: tuple[Upstream, ...] = tuple(made)
         callers = self.throttle.settings.callers
         self._proxies = ProxyChain(callers.trusted_proxies, callers.ipv6_prefix)
         # In Via, it distinguishes a request that an upstream has sent back from all others.
@@ -104,8 +104,9 @@ class Gateway:
         path = scope["path"] if scope["type"] == "http" else ""
         if path == "/healthz":
             available = sum(upstream.guard.is_available() for upstream in self.upstreams)
-            response = JSONResponse({"upstreams": len(self.upstreams), "available": available})
-            await response(scope, receive, send)
+            await JSONResponse({"upstreams": len(self.upstreams), "available": available})(
+                scope, receive, send
+            )
         elif path == "/metrics":
             await self._metrics(scope, receive, send)
         else:
@@ -137,16 +138,16 @@ class Gateway:
             try:
                 problem = await self._exchange(scope, client, send)
                 if problem is not None:
-                    await problem(scope, receive, send)
+                    await self._problem(scope, problem)(scope, receive, send)
             except (ClientDisconnect, OSError):  # OSError: of `send`; httpx has exceptions of its own
                 pass  # the connection to the upstream is closed by now
             finally:
                 client.stop()
 
-    async def _exchange(self, scope: Scope, client: _Client, send: Send) -> Response | None:
-        """Send a request to the first upstream that can be reached; return a response if there is none."""
+    async def _exchange(self, scope: Scope, client: _Client, send: Send) -> int | None:
+        """Send a request to the first upstream that can be reached; without one return a status."""
         if any(name == b"via" and self._pseudonym in value for name, value in scope["headers"]):
-            return self._problem(508)
+            return 508
         fields = self._request_fields(scope, client)
         target = scope.get("raw_path") or quote(scope["path"]).encode()
         if scope["query_string"]:
@@ -172,22 +173,22 @@ class Gateway:
             finally:
                 upstream.end(transport)
         if not rejections:
-            return self._problem(503)
+            return 503
         soonest = min(rejections, key=attrgetter("retry_after_s"))
         raise GuardRejected(soonest._replace(name="upstream"))  # its address is not for clients
 
     async def _attempt(
         self, upstream: Upstream, transport: AsyncGuardTransport, request: httpx.Request, send: Send
-    ) -> Response | None:
-        """Send a request to one upstream and forward its response, or return the gateway's own."""
+    ) -> int | None:
+        """Send a request to one upstream and forward its response; without one return a status."""
         try:
             response = await transport.handle_async_request(request)
         except (TransportRejected, *_NOT_SENT):
             raise  # nothing was sent
         except httpx.TransportError as error:
             if isinstance(error, httpx.TimeoutException):
-                return self._problem(504)
-            return self._problem(400 if isinstance(error, httpx.LocalProtocolError) else 502)
+                return 504
+            return 400 if isinstance(error, httpx.LocalProtocolError) else 502
         try:
             upstream.last_byte_s = time.monotonic()
             fields = self._response_fields(upstream, response)
@@ -211,9 +212,8 @@ class Gateway:
         kept = [field for field in headers if is_trusted or not is_forwarding(field[0])]
         names = {name for name, _ in kept} - {b"x-forwarded-for", b"via"}
         hops = [value for name, value in kept if name == b"x-forwarded-for"]
-        hops += [peer.encode()] if peer else []
         own = [
-            (b"x-forwarded-for", b", ".join(hops)),
+            (b"x-forwarded-for", b", ".join([*hops, peer.encode()] if peer else hops)),
             (b"x-forwarded-host", dict(headers).get(b"host", b"")),
             (b"x-forwarded-proto", scope.get("scheme", "http").encode()),
             (b"via", b"1.1 " + self._pseudonym),  # behind those of other proxies
@@ -246,17 +246,17 @@ class Gateway:
         """Return a time to wait: not before those whom the concurrency limit has rejected."""
         view, responses = self.throttle.snapshot().concurrency, self.throttle.settings.responses
         wait_s = max(RETRY_S, 0.0 if view is None else view.retry_backlog_s)
-        wait_s *= 1.0 + responses.retry_jitter * random.random()
-        wait_s = min(wait_s, responses.retry_after_max_s)
+        wait_s = min(wait_s * (1.0 + responses.retry_jitter * random.random()), responses.retry_after_max_s)
         seconds, ms = math.ceil(wait_s), math.ceil(wait_s * 1e3)
         return [(b"retry-after", b"%d" % seconds), (b"retry-after-ms", b"%d" % ms)]
 
-    def _problem(self, status: int) -> Response:
-        title, detail = PROBLEMS[status]
-        content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-        response = JSONResponse(content, status, media_type="application/problem+json")
-        if status == 503:
-            response.raw_headers += self._retry_fields()
+    def _problem(self, scope: Scope, status: int) -> Response:
+        """Return an answer of the gateway, in the dialect of the path."""
+        reason, detail = PROBLEMS[status]
+        dialect = dialect_of(scope["path"], self.throttle.settings.responses.errors)
+        kind, body = error_body(dialect, status, HTTPStatus(status).phrase, detail, f"gateway:{reason}")
+        response = Response(body, status)
+        response.raw_headers += [kind, *(self._retry_fields() if status == 503 else ())]
         return response
 
 

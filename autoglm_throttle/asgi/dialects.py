@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -96,6 +97,34 @@ BODIES: Final[Mapping[str, Body]] = {
     ANTHROPIC: _anthropic,
     JSONRPC: _jsonrpc,
 }
+
+
+def error_body(dialect: str, status: int, title: str, sentence: str, reason: str) -> tuple[Field, bytes]:
+    """Return the content type and the body of an error that is no rejection, such as 408 or 502."""
+    kind = "api_error" if status >= 500 else "invalid_request_error"
+    documents: dict[str, dict[str, Any]] = {
+        PROBLEM: {
+            "type": "about:blank",
+            "title": title,
+            "status": status,
+            "detail": sentence,
+            "reason": reason,
+        },
+        OPENAI: {"error": {"message": sentence, "type": kind, "param": None, "code": reason}},
+        ANTHROPIC: {"type": "error", "error": {"type": kind, "message": sentence}, "request_id": None},
+        JSONRPC: {"jsonrpc": "2.0", "id": None, "error": {"code": status, "message": sentence}},
+    }
+    return content_type(dialect), encode(documents[dialect])
+
+
+def content_type(dialect: str) -> Field:
+    """Return the content type of the bodies of a dialect."""
+    return (b"content-type", b"application/problem+json" if dialect == PROBLEM else b"application/json")
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """Return a document as the bytes of a body."""
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def reason_of(document: object) -> str:

@@ -16,7 +16,7 @@ from autoglm_throttle.asgi.callers import Identify, RequestClassifier
 from autoglm_throttle.asgi.dialects import DIALECTS
 from autoglm_throttle.asgi.receive import BufferedReceive, RequestBody, is_complete
 from autoglm_throttle.asgi.response_tracker import ResponseTracker, WatchedStream, degraded_header
-from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by, send_body_timeout
+from autoglm_throttle.asgi.responses import ResponseBuilder, rejected_by
 from autoglm_throttle.asgi.routes import BODY, STREAM, TOKENS, WEBSOCKET, RouteTable, path_of
 from autoglm_throttle.asgi.scope import (
     CLIENT_DISCONNECTS,
@@ -284,7 +284,7 @@ class ThrottleMiddleware:
             else:
                 self._record_oddity("body_timeout")
                 attribute_to_throttle(scope)
-                await send_body_timeout(send, scope)
+                await self._builders[self._routes.policy_of(scope).dialect].send_body_timeout(scope, send)
             return False
         return not body.is_disconnected
 

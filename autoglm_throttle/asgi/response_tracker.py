@@ -8,7 +8,7 @@ from types import CoroutineType
 
 from autoglm_throttle.admission.permit import Permit
 from autoglm_throttle.asgi.receive import RequestBody
-from autoglm_throttle.asgi.responses import ResponseBuilder, send_body_timeout
+from autoglm_throttle.asgi.responses import ResponseBuilder
 from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send
 from autoglm_throttle.asgi.slot_watch import (
     BegunCall,
@@ -206,7 +206,7 @@ class ResponseTracker:
         self.settle(_NEUTRAL)
         if not self.status:
             send, self.forward = self.forward, _discard
-            await send_body_timeout(send, scope)
+            await self.response_builder.send_body_timeout(scope, send)
 
     def _settle_error(self) -> None:
         status = self.status

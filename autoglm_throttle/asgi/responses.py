@@ -6,12 +6,10 @@ Fields follow draft-ietf-httpapi-ratelimit-headers-11, bodies RFC 9457, or both 
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterable
 from math import ceil, inf
-from typing import Any
 
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.asgi.app_fields import AppFields
@@ -23,6 +21,9 @@ from autoglm_throttle.asgi.dialects import (
     STATUS,
     TOKEN_FIELDS,
     Field,
+    content_type,
+    encode,
+    error_body,
     header_style,
     kind_of,
     legacy_fields,
@@ -66,14 +67,6 @@ LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset
 THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 
 _NO_RETRY = (b"x-should-retry", b"false")
-_PROBLEM = (b"content-type", b"application/problem+json")
-_JSON = (b"content-type", b"application/json")
-
-_BODY_TIMEOUT = (
-    b'{"type":"about:blank","title":"Request Timeout","status":408,'
-    b'"detail":"The body of the request makes no progress.","reason":"body:timeout"}'
-)
-
 MAX_CACHED_BODIES = 4096  # Bodies are prepared for each kind of rejection and each second of waiting
 MAX_CACHED_TEMPLATES = 512  # There are a few per configured limit, so this only bounds mistakes
 
@@ -114,7 +107,7 @@ class ResponseBuilder:
         self._single_limit = SINGLE_LIMIT.get(style)
         self._make_document = BODIES[dialect]
         self._is_problem = dialect == PROBLEM
-        self._type = _PROBLEM if dialect == PROBLEM else _JSON
+        self._dialect, self._type = dialect, content_type(dialect)
         self._max_s = settings.retry_after_max_s
         self._jitter = settings.retry_jitter
         self._draw = draw
@@ -229,7 +222,7 @@ class ResponseBuilder:
         The body of a problem document ends before the exact wait. The fields are None if they differ.
         """
         status = STATUS[decision.reason]
-        body = _encode(self._make_document(decision, status, self.sentence(decision), seconds))
+        body = encode(self._make_document(decision, status, self.sentence(decision), seconds))
         if self._is_problem:
             body = body[:-1] + b',"retry_after_s":'
         limit_fields = None
@@ -244,7 +237,7 @@ class ResponseBuilder:
         """Return the response to a request that no wait can help."""
         # RFC 9110 has no "never": without Retry-After, x-should-retry tells clients to stop.
         status = STATUS[decision.reason]
-        body = _encode(self._make_document(decision, status, self.sentence(decision), 0))
+        body = encode(self._make_document(decision, status, self.sentence(decision), 0))
         fields = [_NO_RETRY, self._type, (b"content-length", b"%d" % len(body))]
         return status, fields + self._rejected_fields(decision, 0, decision.reset_after_s), body
 
@@ -276,6 +269,16 @@ class ResponseBuilder:
         """Send the response of a rejected request. The cause is passed to a fallback of an outer app."""
         for message in self.messages(scope, decision, cause):
             await send(message)
+
+    async def send_body_timeout(self, scope: Scope, send: Send) -> None:
+        """Answer a request whose body makes no progress with 408, and end its connection."""
+        sentence = "The body of the request makes no progress."
+        kind, body = error_body(self._dialect, 408, "Request Timeout", sentence, "body:timeout")
+        fields = [kind, (b"content-length", b"%d" % len(body))]
+        if str(scope.get("http_version", "1.1")).startswith("1"):  # later versions have no such field
+            fields.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": 408, "headers": fields})
+        await send({"type": "http.response.body", "body": body})
 
     def messages(self, scope: Scope, decision: Decision, cause: str = "load") -> tuple[Message, ...]:
         """Return the messages of the response to a rejected request."""
@@ -328,15 +331,6 @@ def close_reason(decision: Decision) -> str:
     return decision.detail.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
-async def send_body_timeout(send: Send, scope: Scope) -> None:
-    """Answer a request whose body makes no progress with 408, and end its connection."""
-    fields = [_PROBLEM, (b"content-length", b"%d" % len(_BODY_TIMEOUT))]
-    if str(scope.get("http_version", "1.1")).startswith("1"):  # later versions have no such field
-        fields.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": 408, "headers": fields})
-    await send({"type": "http.response.body", "body": _BODY_TIMEOUT})
-
-
 def rejected_by(rejection: GuardRejection) -> Decision:
     """Build the decision that reports a guard's rejection to a client, without the guard's last error."""
     shed = rejection.cause is BreakerCause.SHED
@@ -363,10 +357,6 @@ class _ResponseTemplate:
         if remaining < _TABLE_SIZE and seconds < _TABLE_SIZE:
             return self.prefix + _NUMBERS[remaining] + _TIMES[seconds]
         return b"%b%d;t=%d" % (self.prefix, remaining, seconds)
-
-
-def _encode(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _without(fields: list[Field], headers: list[Field]) -> list[Field]:

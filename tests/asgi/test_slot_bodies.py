@@ -82,6 +82,16 @@ async def test_connection_field_is_left_out_of_http_2() -> None:
         assert stage.client.answer.header("connection") is None
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
+async def test_slow_body_is_answered_in_the_dialect_of_its_path(path: str) -> None:
+    async with anyio.create_task_group() as group:
+        bodies = Scene(group)
+        stage = await bodies.comes(path=path, **POST)
+        await bodies.passes(31.0)
+        error = json.loads(stage.client.answer.body)["error"]
+        assert (error["type"], error["message"][:8]) == ("invalid_request_error", "The body")
+
+
 @pytest.mark.parametrize(("per_second", "status"), [(1, 408), (400, 408), (600, 0)])
 async def test_least_rate_of_a_body_is_500_bytes_per_second(per_second: int, status: int) -> None:
     async with anyio.create_task_group() as group:

@@ -1,11 +1,14 @@
 """The pages on admission control and on responses state the constants and the names of the code."""
 
+import asyncio
 import re
 
 import pytest
 
+from autoglm_throttle.asgi.dialects import PROBLEM
 from autoglm_throttle.asgi.receive import BUFFER_BYTES
-from autoglm_throttle.asgi.responses import _BODY_TIMEOUT
+from autoglm_throttle.asgi.responses import ResponseBuilder
+from autoglm_throttle.asgi.scope import Message
 from autoglm_throttle.asgi.slot_watch import HEAD_OBJECTIVES, MIN_BYTES_PER_S
 from autoglm_throttle.limiting import service_estimator as estimator
 from autoglm_throttle.limiting import work_class
@@ -117,7 +120,14 @@ def test_the_page_names_measurements_that_the_snapshot_has() -> None:
 
 
 def test_the_printed_response_to_a_slow_body_is_sent() -> None:
-    assert _BODY_TIMEOUT.decode() in CLIENTS
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    builder = ResponseBuilder(Settings().responses, PROBLEM)
+    asyncio.run(builder.send_body_timeout({"http_version": "1.1"}, send))
+    assert sent[1]["body"].decode() in CLIENTS
 
 
 def test_the_picture_shows_every_state_of_the_page() -> None:

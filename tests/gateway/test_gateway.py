@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
+import operator
 import time
 from dataclasses import replace
 from typing import Any
@@ -183,6 +186,23 @@ async def test_failed_request_is_answered_and_sent_once(error: Exception, status
     assert answer.status == status
     assert PROBLEMS[status][1].encode() in answer.body
     assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/v1/chat/completions", ["error", "code"]),
+        ("/v1/messages", ["error", "message"]),
+        ("/mcp", ["error", "message"]),
+        ("/generate", ["reason"]),
+    ],
+)
+async def test_failed_request_is_answered_in_the_dialect_of_its_path(path: str, parts: list[str]) -> None:
+    answer = await get(gateway(Scripted(httpx.ReadTimeout("late"))), path)
+    value = functools.reduce(operator.getitem, parts, json.loads(answer.body))
+    assert value in {"gateway:timeout", PROBLEMS[504][1]}
+    is_problem = answer.header("content-type") == "application/problem+json"
+    assert is_problem == (path == "/generate")
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("refused"), httpx.ConnectTimeout("late")])
