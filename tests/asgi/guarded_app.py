@@ -18,6 +18,7 @@ from tests.asgi.run_app import Answer, App, Message, http_scope, request, send_s
 FAILURES = 3
 """In a row that open the breaker of these tests."""
 
+BOOM = RuntimeError("boom")
 SORRY = HttpAnswer(200, {"content-type": "text/plain"}, b"sorry")
 REFUSED = GuardRejected(
     GuardRejection("vectors", BreakerState.OPEN, BreakerCause.FAILURES, 7.3, "OSError: secret")
@@ -144,7 +145,18 @@ def degraded(throttle: ManualThrottle) -> dict[tuple[str, str, str], int]:
     return {(name, rung.value, cause): n for (name, rung, cause), n in guards.degraded.items()}
 
 
+def static(**options: Any) -> Service:
+    """A service whose app is replaced by a fixed answer."""
+    return with_fallback(static=SORRY, **options)
+
+
+def stale(**options: Any) -> Service:
+    """A service whose app is replaced by its own earlier answers."""
+    return with_fallback(stale=True, **options)
+
+
 __all__ = [
+    "BOOM",
     "FAILURES",
     "REFUSED",
     "SORRY",
@@ -158,5 +170,7 @@ __all__ = [
     "outcomes",
     "plain",
     "send_scope",
+    "stale",
+    "static",
     "with_fallback",
 ]

@@ -2,86 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
-import subprocess
 import sys
-from argparse import Namespace
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from autoglm_throttle.cli import main
 from autoglm_throttle.settings import PREFIX, settings_table
 from autoglm_throttle.settings.groups import GROUPS
-from autoglm_throttle.types import ThrottleError
 from autoglm_throttle.types.identity import SHARED_KEY, CallerHasher
+from tests.cli.configured import GOLDEN, SECRET, Run
 
-command_table = import_module("autoglm_throttle.cli.main")
-GOLDEN = Path(__file__).parent / "golden"
-SECRET = "planted-secret-planted-secret"
-TOML = f"""\
-key_secret = "{SECRET}"
-period_s = "250ms"
-user_limit_low = "10/minute"
-
-[[routes]]
-pattern = "/payments/*"
-priority = "high"
-
-[[routes]]
-pattern = "/v1/generate"
-methods = ["POST"]
-cost = 4
-user_limit = "20/minute;2/second"
-slo_s = 30
-
-[[routes]]
-pattern = "/status/{{job}}"
-exempt = true
-
-[[routes]]
-pattern = "/payments/logs"
-priority = "low"
-user_limit = "off"
-
-[plans.gold]
-user_limit = "1000/minute"
-priority = "high"
-members = ["07f3a9c2d4e5b617"]
-
-[plans.trial]
-
-[guards.vector-db]
-failures = 3
-timeout_s = "2s"
-max_stale_s = "5m"
-
-[guards."https://models.example.org:8443"]
-trip = "slow_rate,consecutive"
-slow_call_s = 5
-criticality = "non_core"
-shed_above = "85%"
-
-[guards.tokenizer]
-mode = "metrics_only"
-"""
-WRONG = """\
-inflight_start = 16
-inflight_floor = 32
-reserve_mid = 0.7
-signal = "pressure"
-gpu_pressure_terms = []
-
-[guards."https://a.b:1"]
-open_max_s = 5
-failurs = 3
-"""
 BROKEN = {
     "WORKERS": "0",
     "GPU": f"vllm:ftp://me:{SECRET}@host",
@@ -91,38 +24,13 @@ BROKEN = {
     "RESERVE_LOW": "0.8",
 }
 
-Run = Callable[..., tuple[int, str]]
 
-
-@pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(os.environ):
-        if name.upper().startswith("AUTOGLM_THROTTLE_") or name == "WEB_CONCURRENCY":
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "throttle.toml").write_text(TOML)
-    (tmp_path / "wrong.toml").write_text(WRONG)
-    (tmp_path / "adaptive.toml").write_text('latency_budget = "50%"\n' + TOML)
-    (tmp_path / "shared.toml").write_text("redis_in_flight = 4\nfleet_lease_s = '2s'\nrefused_cache = 0\n")
-    (tmp_path / "quotas.toml").write_text('[resource_policy]\ncompute_priority = "high"\n')
-    (tmp_path / "slow.toml").write_text('redis_read_s = "20ms"\n')
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*argv: str, stdin: str = "", **environ: str) -> tuple[int, str]:
-        for name, value in environ.items():
-            monkeypatch.setenv("AUTOGLM_THROTTLE_" + name, value)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        status = main(argv)
-        out, err = capsys.readouterr()
-        assert SECRET not in out + err
-        return status, out + err
-
-    return call
+pytestmark = pytest.mark.usefixtures("configured")
 
 
 FILE = {"CONFIG_FILE": "throttle.toml", "WORKERS": "4", "USER_LIMIT": "100/minute;5/second"}
+
+
 SHARED = {
     "CONFIG_FILE": "shared.toml",
     "REDIS_URL": f"rediss+sentinel://throttle:{SECRET}@10.0.0.1,10.0.0.2:26380/main",
@@ -133,6 +41,8 @@ SHARED = {
     "POLICY": "tiers",
     "WORKERS": "4",
 }
+
+
 ADAPTIVE = {
     "CONFIG_FILE": "adaptive.toml",
     "POLICY": "adaptive",
@@ -140,6 +50,8 @@ ADAPTIVE = {
     "DEADLINE_HEADER": "x-deadline",
     "GPU_UNKNOWN": "last",
 }
+
+
 CLEAN = {
     "GPU": "none",
     "POLICY": "concurrency",
@@ -148,6 +60,8 @@ CLEAN = {
     "USER_LIMIT": "100/minute;5/second",
     "KEY_SECRET": SECRET,
 }
+
+
 CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "check_defaults": (0, ["check"], {}),
     "check_file": (0, ["check"], FILE | {"PRIORITY_HEADER_TRUST": "any"}),
@@ -432,122 +346,3 @@ def test_identity_needs_a_secret_and_a_value(run: Run) -> None:
     assert (status, "KEY_SECRET: is not set" in out) == (1, True)
     status, out = run("identity", stdin="\n", KEY_SECRET=SECRET)
     assert (status, "standard input: is empty" in out) == (1, True)
-
-
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["show", "--nonsense"], ["check", "--format", "xml"]])
-def test_wrong_usage_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(argv)
-    assert caught.value.code == 2
-    assert "usage: autoglm-throttle" in capsys.readouterr().err
-
-
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["--help"], ["check", "--help"], ["show", "--help"], ["--version"]):
-        with pytest.raises(SystemExit) as caught:
-            main(argv)
-        assert caught.value.code == 0
-    out = capsys.readouterr().out
-    for name in ("check", "show", "tiers", "identity", "doctor", "gpus", "demo", "load", "replay", "record"):
-        assert name in out
-    assert "--strict" in out
-    assert "--changed" in out
-    assert "autoglm-throttle 0." in out
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_completion_script_names_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--print-completion", shell])
-    script = capsys.readouterr().out
-    for name in ("doctor", "--strict", "--find-peak", "--max-gap", "--mask-path"):
-        assert name.removeprefix("--") in script
-
-
-def test_completion_without_its_package_names_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    with pytest.raises(SystemExit, match="2"):
-        main(["--print-completion", "bash"])
-    assert "the package shtab is missing" in capsys.readouterr().err
-
-
-def test_load_test_modules_are_imported_lazily() -> None:
-    code = (
-        "import sys; from autoglm_throttle.cli import main\ntry: main(['-h'])\nfinally: print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "usage: autoglm-throttle" in done.stdout
-    assert "autoglm_throttle.traffic" not in done.stdout
-    assert "autoglm_throttle.cli.load" not in done.stdout
-
-
-def test_demo_is_started_in_a_clone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    started: list[Any] = []
-
-    def replaced(program: str, command: list[str], environment: dict[str, str]) -> None:
-        started.append((program, command[1:], environment["PYTHONPATH"].split(os.pathsep)[0]))
-        raise SystemExit(0)
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "execve", replaced)
-    with pytest.raises(SystemExit):
-        main(["demo", "--seconds", "3"])
-    words = ["-m", "examples.demo", "--seconds", "3"]
-    assert started == [(sys.executable, words, str(Path(__file__).parents[2]))]
-
-
-def test_demo_outside_a_clone_ends_with_2(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command_table, "__file__", str(tmp_path / "autoglm_throttle" / "cli" / "main.py"))
-    assert main(["demo"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "clone the repository and run make demo" in told.err
-
-
-def test_throttle_error_exits_with_1_without_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    def failing(args: Namespace) -> int:
-        raise ThrottleError("no port is free")
-
-    monkeypatch.setattr("autoglm_throttle.cli.tiers.run", failing)
-    assert run("tiers") == (1, "tiers: no port is free\n")
-
-
-class Terminal(io.StringIO):
-    encoding = "ascii"
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def printed() -> str:
-        terminal = Terminal()
-        monkeypatch.setattr(sys, "stdout", terminal)
-        main(["check"])
-        return terminal.getvalue()
-
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert printed().startswith("\x1b[33mwarning\x1b[0m: ")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert printed().startswith("warning: ")
-
-
-def test_text_that_the_terminal_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    terminal = Terminal()
-    monkeypatch.setenv("AUTOGLM_THROTTLE_GPU", "grün")
-    monkeypatch.setattr(sys, "stdout", terminal)
-    main(["check"])
-    assert "'gr\\xfcn'" in terminal.getvalue()
-
-
-def test_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "autoglm_throttle", "tiers"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == (GOLDEN / "tiers_defaults.txt").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Fleets of stores that end with their test."""
+"""Fleets of stores that end with their test, and their pauses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from autoglm_throttle.settings.groups.breaker import SharedBreakerSettings
 from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.breakers import state, sync
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
 from autoglm_throttle.store.client import RedisClients
 from tests.resilience.shared.fleets import PATIENCE_S
@@ -51,3 +52,10 @@ def made(redis_prefix: str) -> Iterator[Made]:
     yield make
     for store in stores:
         store.stop()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask again after a tenth of the time."""
+    for module in (state, sync):
+        monkeypatch.setattr(module, "PROBE_PAUSES_S", (0.1, 0.2))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from autoglm_throttle.store.breakers.sync import RedisBreakerStore
-from autoglm_throttle.types import BreakerState, ProbeRequest, RemoteBreakerState
+from autoglm_throttle.types import BreakerState, ProbeLease, ProbeRequest, RemoteBreakerState
 from tests.store.polling import until
 
 PATIENCE_S = 60.0
@@ -48,3 +50,37 @@ def watched(store: RedisBreakerStore, name: str = "a") -> Diary:
     store.subscribe(name, diary.changed)
     store.read_state(name)
     return diary
+
+
+def lease_of(store: RedisBreakerStore, name: str = "a", request: ProbeRequest = ONE) -> ProbeLease:
+    """Ask until the place of a trial is free."""
+    found: list[ProbeLease] = []
+
+    def requested() -> bool:
+        answer = store.acquire(name, request)
+        if isinstance(answer, ProbeLease):
+            found.append(answer)
+        return bool(found)
+
+    until(requested, PATIENCE_S, "a lease")
+    return found[0]
+
+
+def held_up(store: RedisBreakerStore, begun: threading.Event | None = None) -> threading.Event:
+    """Let each call to the server wait until the event is set; ``begun`` is set by the first one."""
+    goes_on, script = threading.Event(), store.script
+    call = script.call_all
+
+    def late(calls: Sequence[Any], *, cluster: bool) -> list[object]:
+        if begun is not None:
+            begun.set()
+        goes_on.wait(PATIENCE_S)
+        return call(calls, cluster=cluster)
+
+    vars(script)["call_all"] = late
+    return goes_on
+
+
+def notified(store: RedisBreakerStore) -> None:
+    """Wait until all is told."""
+    until(lambda: not store.state.pending, PATIENCE_S, "all is told")
