@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.socket_cases import overloads
-from benchmarks.socket_cases.servers import COMMANDS
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.xdist_group("load")]
 
@@ -17,17 +16,17 @@ HIGH_AT_LEAST = 0.8
 """The benchmark has the bars; this machine may be busy."""
 
 
-@pytest.mark.parametrize("kind", sorted(COMMANDS))
-def test_missing_paths_leave_real_work_in_time(kind: str) -> None:
-    alone = overloads.cheap_beside_gpu(kind, 0, SECONDS)
-    beside = overloads.cheap_beside_gpu(kind, 600, SECONDS)
+def test_missing_paths_leave_real_work_in_time() -> None:
+    """On one server; `benchmarks.field_sockets` has the others."""
+    alone = overloads.cheap_beside_gpu("uvicorn", 0, SECONDS)
+    beside = overloads.cheap_beside_gpu("uvicorn", 600, SECONDS)
     assert beside["missing"]["client_error"] > 0
     assert beside["in_time_rps"] >= KEPT_AT_LEAST * alone["in_time_rps"] > 0.0, (alone, beside)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_worker_returns_to_goodput_under_overload(workers: int) -> None:
-    found = overloads.restart(workers, 3.0, 30.0, kill_s=4.0)
+    found = overloads.restart(workers, 3.0, 24.0, kill_s=2.0)
     share = found["in_time"]
     assert share["high"] >= HIGH_AT_LEAST, found
     assert share["high"] > share["mid"] > share["low"], found

@@ -30,6 +30,7 @@ def window_at(
     service: str = "default",
     deadline_s: float = PATIENT_S,
     read_s: float = HANG_S,
+    connect_s: float = HANG_S,
 ) -> RedisUserLimitStore:
     """A window whose calls end by an answer or by the deadline, since a connection waits for a minute."""
     settings = StoreSettings(
@@ -38,15 +39,17 @@ def window_at(
         service=service,
         redis_partitions=PARTITIONS,
         redis_deadline_s=deadline_s,
-        redis_connect_s=HANG_S,
+        redis_connect_s=connect_s,
         redis_read_s=read_s,
     )
     return RedisUserLimitStore(settings)
 
 
-async def prompt_window(url: str, prefix: str, *, read_s: float = HANG_S) -> RedisUserLimitStore:
+async def prompt_window(
+    url: str, prefix: str, *, read_s: float = HANG_S, connect_s: float = HANG_S
+) -> RedisUserLimitStore:
     """One with a short deadline, already connected."""
-    window = window_at(url, prefix, deadline_s=DEADLINE_S, read_s=read_s)
+    window = window_at(url, prefix, deadline_s=DEADLINE_S, read_s=read_s, connect_s=connect_s)
     await answered(window)
     return window
 

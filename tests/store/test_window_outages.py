@@ -50,7 +50,8 @@ async def test_frozen_server_costs_the_deadline_and_no_loop_time(
 
 
 async def test_a_server_that_thaws_has_run_nothing_twice(own_server: RedisServer, redis_prefix: str) -> None:
-    window = await prompt_window(own_server.url, redis_prefix, read_s=1.0)
+    # A probe of a frozen server takes as long as a connection may.
+    window = await prompt_window(own_server.url, redis_prefix, read_s=1.0, connect_s=1.0)
     assert await left(window, 1) == LIMIT - 1
     own_server.pause()
     assert [await ask(window, 1) for _ in range(6)] == [StoreErrorKind.TIMEOUT] * 6

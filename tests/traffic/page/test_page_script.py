@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.traffic.page.drawn_page import value
@@ -203,7 +203,8 @@ def test_curves_are_level_between_edges() -> None:
     )
 
 
-@given(st.integers(1, 5000))
+@given(st.integers(1, 6 * MAX_STEPS))
+@example(20 * MAX_STEPS + 1)
 def test_every_second_is_in_one_step(seconds: int) -> None:
     report = of_length(seconds)
     edges, counts = value(report, f"[edges, mean(Array({seconds}).fill(6))]")
