@@ -10,7 +10,7 @@ from autoglm_throttle.admission.permit import Permit, Rejection
 from autoglm_throttle.admission.verdicts import Verdicts
 from autoglm_throttle.events import control_events
 from autoglm_throttle.limiting.concurrency_limiter import Ticket, TicketState
-from autoglm_throttle.limiting.decisions import HasTokens, Usages, all_rejected, latest
+from autoglm_throttle.limiting.decisions import HasTokens, Usages, all_rejected, decision_of, latest
 from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
@@ -235,16 +235,17 @@ class AdmissionController:
             else:
                 charges = TicketCharges(settlement, payer, charged_s=now)
                 decision: Usages | Decision | WindowEntry
-                if tokens is None or self.verdicts.token_limits is None:
+                token_limits = self.verdicts.token_limits
+                if tokens is None or token_limits is None:
                     decision = self._user_limits.hit(demand, now)
                 else:
-                    token_limits = self.verdicts.token_limits
-                    charges.reservation = token_limits.reservation(demand, tokens, now)
                     decision = token_limits.reserve(demand, tokens, now)
                 if isinstance(decision, WindowEntry):
                     charges.pending_check = decision
                 else:
                     charges.decision = decision
+                    if tokens is not None and token_limits is not None and decision_of(decision).allowed:
+                        charges.reservation = token_limits.reservation(demand, tokens, now)
                 if isinstance(decision, Decision) and not decision.allowed:
                     payer.give_back(demand.cost, now)
                     verdict = self.verdicts.reject(demand, decision, now, kind)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.store.fleet import FleetSync, LeasedBuckets
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
     from autoglm_throttle.store.shared_limits import SharedUserLimits
+    from autoglm_throttle.store.shared_tokens import SharedTokenLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class AdmissionParts:
     shared_budget: SharedBudget
     user_limits: UserLimits | SharedUserLimits
     limit_sets: LimitSets  # The user limits by demand
-    token_limits: TokenLimits | None  # None: no route costs tokens
+    token_limits: TokenLimits | SharedTokenLimits | None  # None: no route costs tokens
     quota: Quota | None
     fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
     store: SharedUserLimits | None  # The user limits if they are shared through a store
@@ -80,7 +81,6 @@ def admission_parts(
 
         sets = sets.map(partial(fair_share, processes=engine.processes))
         users = UserLimits(sets, settings.users.max_users)
-    of_tokens = token_limits(settings, users, engine.processes) if isinstance(users, UserLimits) else None
     return AdmissionParts(
         settlement=Settlement(clock, lock, concurrency_limiter(settings, now, engine)),
         buckets=buckets,
@@ -88,7 +88,7 @@ def admission_parts(
         shared_budget=SharedBudget(settings.rates, now),
         user_limits=users,
         limit_sets=sets,
-        token_limits=of_tokens,
+        token_limits=token_limits(settings, users, engine.processes),
         quota=memory,
         fleet=members,
         store=None if isinstance(users, UserLimits) else users,
@@ -162,7 +162,9 @@ def limit_sets(settings: Settings) -> LimitSets:
     )
 
 
-def token_limits(settings: Settings, users: UserLimits, processes: int) -> TokenLimits | None:
+def token_limits(
+    settings: Settings, users: UserLimits | SharedUserLimits, processes: int
+) -> TokenLimits | SharedTokenLimits | None:
     """Create the limits of tokens, for one of several processes; None without any."""
     by_kind = settings.tokens.by_kind
     if not by_kind:
@@ -172,12 +174,16 @@ def token_limits(settings: Settings, users: UserLimits, processes: int) -> Token
 
     factor, max_users = settings.users.address_factor, settings.users.max_users
     sets = {
-        kind: LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=factor).map(
-            partial(fair_share, processes=processes)
-        )
+        kind: LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=factor, prefix=f"{kind}.")
         for kind, limits in by_kind.items()
     }
-    return TokenLimits(users, sets, max_users)
+    if isinstance(users, UserLimits):
+        share = partial(fair_share, processes=processes)
+        return TokenLimits(users, {kind: each.map(share) for kind, each in sets.items()}, max_users)
+    from autoglm_throttle.store.shared_tokens import SharedTokenLimits
+
+    users.fallback.tokens = local = TokenLimits(users.fallback.limits, sets, max_users)
+    return SharedTokenLimits(users, local, sets)
 
 
 def user_limits(
@@ -193,7 +199,7 @@ def user_limits(
     ``fleet_sync`` knows the number of processes, where ``settings.workers`` does not.
     """
     sets = limit_sets(settings)
-    store = shared_store(settings, redis) if any(sets) else None
+    store = shared_store(settings, redis) if any(sets) or settings.tokens.by_kind else None
     if store is None:
         return UserLimits(sets, settings.users.max_users)
     from autoglm_throttle.store.fallback import StoreFallback

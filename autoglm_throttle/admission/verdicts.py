@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
     from autoglm_throttle.limiting.token_limits import TokenLimits
     from autoglm_throttle.limiting.tokens import TokenCost
+    from autoglm_throttle.store.shared_tokens import SharedTokenLimits
 
 # Seconds before disconnect detection starts: most waits are shorter, and detection doubles their cost.
 DISCONNECT_WATCH_DELAY_S = 0.05
@@ -51,7 +52,7 @@ class Verdicts:
         self._store = parts.store
         self._buckets = parts.buckets
         self._limit_sets = parts.limit_sets
-        self.token_limits: TokenLimits | None = parts.token_limits
+        self.token_limits: TokenLimits | SharedTokenLimits | None = parts.token_limits
 
     # Under the lock
 
@@ -65,6 +66,9 @@ class Verdicts:
             charges.payer.give_back(demand.cost, now)
         if charges.budget_charged:
             self._shared_budget.give_back(now)
+        self._refund_limits(demand, charges, now)
+
+    def _refund_limits(self, demand: Demand, charges: TicketCharges, now: float) -> None:
         if charges.reservation is not None and self.token_limits is not None:
             self.token_limits.cancel(charges.reservation, now)
         if self._store is not None:
@@ -301,7 +305,7 @@ class Verdicts:
         try:
             decision = charges.decision = limits.resolve(ticket.demand, charges, answer, now)
             if ticket.state is _LEFT:  # cancelled during the store check: refund its units
-                limits.refund(ticket.demand, charges, now)
+                self._refund_limits(ticket.demand, charges, now)
                 raise ValueError(f"{ticket!r} was cancelled or already returned")
             verdict = self._apply_store_decision(ticket, decision, now)
         finally:

@@ -172,7 +172,7 @@ class ThrottleMiddleware:
                     if not await self._has_body(body, begin(receive()), demand, scope, send):
                         return
                     receive = body.receive
-                    permit, app = self._tokens.admit(app, demand, policy.work_class, scope, body)
+                    permit, app = await self._tokens.admit(app, demand, policy.work_class, scope, body)
         if permit is None:
             permit = admission.try_admit(demand, policy.work_class)
         if type(permit) is not Permit:

@@ -49,16 +49,17 @@ class TokenRoutes:
             return rejected  # counted with what replaces it
         return admission.reject(demand, rejected.decision)
 
-    def admit(
+    async def admit(
         self, app: App, demand: Demand, work_class: str, scope: Scope, body: RequestBody
     ) -> tuple[Permit | Ticket | Rejection, App]:
         """Reserve the tokens of a request, charge it, and request its slot; and return the app to run."""
         admission, request = self._throttle.admission, self._request(scope, body)
         reserved = self._rules.estimator.estimate(work_class, request)
         charged = admission.try_charge(demand, work_class, tokens=reserved)
-        if not isinstance(
-            charged, Ticket
-        ):  # a rejection, or a permit of a dry run, which has charged nothing
+        if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
+            charged = await admission.verdicts.wait(charged) or charged
+        # A rejection, or a permit of a dry run, which has charged nothing.
+        if not isinstance(charged, Ticket):
             return charged, app
         meter = TokenMeter(app, self._rules, work_class, request, reserved, charged.charges)
         return admission.try_slot(charged), meter

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import ceil
+from typing import Any, Final, TypeAlias
 
 from autoglm_throttle.limiting.decisions import Usages, decision_of, fullest_first
 from autoglm_throttle.limiting.tokens import NO_TOKENS, TokenCost
-from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
+from autoglm_throttle.limiting.user_limits import NO_PARTS, Limits, LimitSets, Part, UserLimits
 from autoglm_throttle.types import Decision, Demand
 
 # Tokens that a limit of each kind counts; the names of the kinds begin those of their limits.
@@ -17,6 +18,10 @@ TOKEN_KINDS: Final[Mapping[str, Callable[[TokenCost], int]]] = {
     "input": lambda cost: cost.input,
     "output": lambda cost: cost.output,
 }
+
+
+# Check of the shared store that has charged the tokens of a request, and its answer.
+StoredCheck: TypeAlias = tuple[Any, Sequence[int]]
 
 
 @dataclass(slots=True)
@@ -40,10 +45,14 @@ class TokenCounts:
 class Reservation:
     """Tokens of one request that are reserved and not settled yet."""
 
-    __slots__ = ("charges", "demand")
+    __slots__ = ("charges", "demand", "due", "stored")
 
-    def __init__(self, demand: Demand, cost: TokenCost, now: float) -> None:
+    def __init__(
+        self, demand: Demand, cost: TokenCost, now: float, stored: StoredCheck | None = None
+    ) -> None:
         self.demand: Demand = demand
+        self.stored: StoredCheck | None = stored  # None: they were charged in memory
+        self.due: int = 0  # Output tokens that the shared store is charged with the next extension
         # When tokens were charged, and how many: at admission, then for each part of a long answer.
         self.charges: list[tuple[float, TokenCost]] = [(now, cost)]
 
@@ -58,29 +67,36 @@ class TokenLimits:
     """
 
     def __init__(self, users: UserLimits, sets: Mapping[str, LimitSets], max_users: int) -> None:
+        self._sets = sets
         self._kinds = [(TOKEN_KINDS[kind], UserLimits(each, max_users)) for kind, each in sets.items()]
         # Those of the users first, which take the cost of the demand.
         self._all: list[tuple[Callable[[TokenCost], int] | None, UserLimits]] = [(None, users), *self._kinds]
         self.counts: TokenCounts = TokenCounts()
 
-    def reservation(self, demand: Demand, cost: TokenCost, now: float) -> Reservation:
-        """Make what `settle` needs of tokens that `reserve` has charged at ``now``."""
-        return Reservation(demand, cost, now)
+    def reservation(
+        self, demand: Demand, cost: TokenCost, now: float, stored: StoredCheck | None = None
+    ) -> Reservation:
+        """Make what `settle` needs of tokens that `reserve`, or the shared store, has charged at ``now``."""
+        if stored is not None:
+            self.counts.reserved += cost.total
+        return Reservation(demand, cost, now, stored)
 
-    def reserve(self, demand: Demand, cost: TokenCost, now: float) -> Decision:
-        """Charge the user limits and all token limits, or none.
+    def reserve(
+        self, demand: Demand, cost: TokenCost, now: float, parts: Mapping[str, Part | None] = NO_PARTS
+    ) -> Decision:
+        """Charge the user limits and all token limits, or none; ``parts`` are those of `hit_units`.
 
         Of several rejections the one with the longest wait is returned. A limit of which the request takes no
         token does not apply to it.
         """
         rejected: Decision | None = None
-        charged: list[tuple[UserLimits, int | None]] = []
+        charged: list[tuple[UserLimits, int]] = []
         usages: Usages = ()
         for units_of, limits in self._all:
-            units = None if units_of is None else units_of(cost)
-            if units == 0:
+            units = max(1, ceil(demand.cost)) if units_of is None else units_of(cost)
+            if not units:
                 continue
-            verdict = limits.hit(demand, now) if units is None else limits.hit_units(demand, units, now)
+            verdict = limits.hit_units(demand, units, now, parts)
             if isinstance(verdict, Decision):
                 if rejected is None or verdict.retry_after_s > rejected.retry_after_s:
                     rejected = verdict
@@ -105,8 +121,12 @@ class TokenLimits:
             return
         cost = TokenCost(0, output_tokens)
         reservation.charges.append((now, cost))
+        self.charge(reservation.demand, cost, now)
+
+    def charge(self, demand: Demand, cost: TokenCost, now: float) -> None:
+        """Charge tokens that have been used already, above the limits as well; less than none: nothing."""
         for units_of, limits in self._kinds:
-            limits.charge(reservation.demand, units_of(cost), now)
+            limits.charge(demand, units_of(cost), now)
 
     def settle(self, reservation: Reservation, actual: TokenCost, now: float) -> None:
         """Replace what was charged by the tokens that were used; a second call changes nothing.
@@ -131,6 +151,11 @@ class TokenLimits:
                         limits.give_back(demand, charged_s, now, units)
                         excess -= units
         self.counts.record(charges[0][1].total, actual.total)
+
+    def resize(self, change: Callable[[Limits], Limits]) -> None:
+        """Apply changed token limits from now on, of at most as many units; counted units stay."""
+        for (_, limits), sets in zip(self._kinds, self._sets.values(), strict=True):
+            limits.resize(sets.map(change))
 
     def sweep(self, now: float, users: int) -> None:
         """Evict idle users among the next ``users`` of each table."""

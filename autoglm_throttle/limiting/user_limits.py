@@ -20,6 +20,7 @@ Limits = tuple[UserLimit, ...]
 Part = Sequence[int]  # Usable units of each limit of a set, in their order
 UserAndAddress = tuple[SlidingWindow, SlidingWindow]  # Windows of one set: of the users, of their addresses
 NO_LIMIT: Usages = ()  # Verdict on a demand to which no user limit applies
+NO_PARTS: Mapping[str, Part | None] = {}  # All limits are usable in full
 NEIGHBOURHOODS_SHARE = 0.1  # Capacity for neighbourhoods of new users, as a share of ``max_users``
 
 
@@ -63,35 +64,30 @@ class UserLimits:
         hit = users.hit  # no method: called in two steps it takes half the time
         return hit(account, units, now)
 
-    def hit_within(
-        self, demand: Demand, user: Part | None, address: Part | None, now: float
+    def hit_units(
+        self, demand: Demand, units: int, now: float, parts: Mapping[str, Part | None] = NO_PARTS
     ) -> Usages | Decision:
-        """Charge as `hit`, using only a part of the user's or the address's limits; None: the full limits."""
-        pair = self._choose(demand)
-        if pair is None or (user is None and address is None):
-            return self.hit(demand, now)
-        units = max(1, math.ceil(demand.cost))
-        if demand.address:
-            return _hit_both(pair, demand, units, now, (user, address))
-        users, _ = pair
-        account = users.accounts.get(demand.user)
-        if account is None:
-            account = _new_account(users, demand.user, demand, units, now)
-        return _hit(users, account, units, now, user)
+        """Charge as `hit`, but so many units in place of the cost, using only a part of the limits.
 
-    def hit_units(self, demand: Demand, units: int, now: float) -> Usages | Decision:
-        """Charge as `hit`, but so many units in place of the cost."""
-        pair = self._choose(demand)
-        if pair is None:
+        Args:
+            demand: the one that is charged.
+            units: units of the charge.
+            now: the present time.
+            parts: usable units of each limit, by name of the set; missing or None: the full limits.
+        """
+        limit_set = self._sets.of(demand)
+        if limit_set is None:
             return NO_LIMIT
+        pair, user = self._pairs[limit_set], parts.get(limit_set.name)
         if demand.address:
-            return _hit_both(pair, demand, units, now)
+            address = parts.get(limit_set.address_name)
+            return _hit_both(pair, demand, units, now, (user, address) if parts else None)
         users, _ = pair
-        return _hit(users, _account(users, demand.user, demand, units, now), units, now, None)
+        return _hit(users, _account(users, demand.user, demand, units, now), units, now, user)
 
     def charge(self, demand: Demand, units: int, now: float) -> None:
         """Charge so many units, which have been used already: above the limits as well."""
-        pair = self._choose(demand) if units else None
+        pair = self._choose(demand) if units > 0 else None
         if pair is None:
             return
         users, addresses = pair
@@ -222,6 +218,11 @@ class LimitSet:
     users: Limits
     addresses: Limits
 
+    @property
+    def address_name(self) -> str:
+        """Name of the addresses' limits in a shared store."""
+        return "address" if self.name == "user" else f"{self.name}-address"
+
 
 class LimitSets:
     """All sets of user limits of a service.
@@ -232,6 +233,7 @@ class LimitSets:
         by_plan: limits by name of plan; None means the plan has none of its own, empty that it lifts them.
         by_route: the same by name of route policy.
         address_factor: how many times a user's limit one address may take, >= 1.
+        prefix: beginning of the names of the sets, for limits of other units than requests.
     """
 
     def __init__(
@@ -241,8 +243,10 @@ class LimitSets:
         by_plan: Mapping[str, Limits | None],
         by_route: Mapping[str, Limits | None],
         address_factor: float,
+        prefix: str = "",
     ) -> None:
         self._factor = address_factor
+        self._prefix = prefix
         by_limits = {limits: self._set(_group(limits, by_priority), limits) for limits in by_priority}
         self.by_priority: tuple[LimitSet | None, ...] = tuple(by_limits[limits] for limits in by_priority)
         self.by_plan: dict[str, LimitSet | None] = self._named("plan", by_plan)
@@ -282,7 +286,7 @@ class LimitSets:
             units = min(math.ceil(limit.limit * self._factor), UNITS_AT_MOST)
             wider = f"address-{limit.name.removeprefix('user-')}"
             addresses.append(replace(limit, name=wider, limit=units))
-        return LimitSet(name, limits, tuple(addresses))
+        return LimitSet(self._prefix + name, limits, tuple(addresses))
 
 
 def _group(limits: Limits, by_priority: Sequence[Limits]) -> str:

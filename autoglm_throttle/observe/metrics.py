@@ -358,6 +358,11 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         "Replies that came after their decision had been taken without them, or after its caller had left.",
         one("store.stats.late"),
     ),
+    counter(
+        "redis_lost_refunds",
+        "Refunds, and settlements of tokens, that were not delivered to the store.",
+        one("store.stats.lost"),
+    ),
     gauge(
         "fleet_members",
         "Live processes that share the priority rates, as known to this one.",

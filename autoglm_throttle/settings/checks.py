@@ -132,9 +132,6 @@ def _token_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
         if v[name] and together > LIMITS_AT_MOST:
             hint = "each request checks all limits of its user"
             yield name, " ".join(names), f"at most {LIMITS_AT_MOST} token limits together", hint
-        if v[name] and v["redis_url"] is not None:
-            hint = "each process would count tokens by itself: leave out one of the two"
-            yield name, "redis_url", "cannot be shared through REDIS_URL", hint
 
 
 def _sharing_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:

@@ -11,6 +11,7 @@ of a blocked process is no failure of the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import math
 from bisect import bisect_right
@@ -126,6 +127,8 @@ class RedisBatch:
         if len(self._queue) < self._queue_max:
             self._queue.append((entry, None, math.inf))
             self._schedule()
+        else:
+            self._counts.lost += 1
 
     def caller_cancelled(self, entry: WindowEntry, future: Reply) -> None:
         """Refund the possible grant of a cancelled caller of `request`."""
@@ -135,7 +138,9 @@ class RedisBatch:
     def abort(self) -> None:
         """Abandon all calls, and answer all callers that the store is unreachable."""
         waiting, self._queue, self._shared_due_s = self._queue, [], None
-        _fail([future for _, future, _ in waiting], StoreErrorKind.UNREACHABLE)
+        futures = [future for _, future, _ in waiting]
+        self._counts.lost += futures.count(None)
+        _fail(futures, StoreErrorKind.UNREACHABLE)
         for call in self._batch_calls:
             if call.task is not None:
                 call.task.cancel()
@@ -190,6 +195,7 @@ class RedisBatch:
                 self._report(kind)
         except asyncio.CancelledError:
             kind = StoreErrorKind.LOST
+            self._counts.lost += call.futures.count(None)
             if call.is_abandoned:
                 self._report(StoreErrorKind.TIMEOUT if call.is_sent else StoreErrorKind.UNREACHABLE)
             raise
@@ -222,14 +228,16 @@ class RedisBatch:
         self, entries: Sequence[WindowEntry], futures: Sequence[Reply | None], reply: object
     ) -> StoreErrorKind | None:
         """Deliver the answers of one reply."""
+        error, answers = StoreErrorKind.CONFUSED, None
         if isinstance(reply, StoreErrorKind):
-            _fail(futures, reply)
-            return reply
-        try:
-            answers = self._protocol.decode(reply, entries)
-        except ValueError:
-            _fail(futures, StoreErrorKind.CONFUSED)
-            return StoreErrorKind.CONFUSED
+            error = reply
+        else:
+            with contextlib.suppress(ValueError):
+                answers = self._protocol.decode(reply, entries)
+        if answers is None:
+            self._counts.lost += futures.count(None)
+            _fail(futures, error)
+            return error
         for entry, future, answer in zip(entries, futures, answers, strict=True):
             if future is None:
                 continue

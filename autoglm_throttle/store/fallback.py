@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.limiting.decisions import TOO_LARGE, decision_of, seconds_until
@@ -23,6 +24,8 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
+    from autoglm_throttle.limiting.token_limits import TokenLimits
+    from autoglm_throttle.limiting.tokens import TokenCost
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.types import Demand
 
@@ -49,6 +52,7 @@ class StoreFallback:
         self.counts: dict[StoreErrorKind, int] = dict.fromkeys(StoreErrorKind, 0)  # Decisions, by cause
         self.limits: UserLimits = UserLimits(sets, max_users)  # Units counted here
         self.sets: LimitSets = sets
+        self.tokens: TokenLimits | None = None  # Tokens counted here, if they are limited
         self._shared_by = 0
 
     def decide(
@@ -58,8 +62,9 @@ class StoreFallback:
         kind: StoreErrorKind,
         health: StoreHealth,
         now: float,
+        tokens: TokenCost | None = None,
     ) -> Decision:
-        """Decide on a demand and its charges of a user and address, because of an error of the store."""
+        """Decide on a demand and its charges, because of an error of the store; ``tokens`` are reserved."""
         self.counts[kind] += 1
         if self.on_error is StoreFailureMode.ALLOW:
             return Decision(True, Reason.OK, f"store:{kind}")
@@ -69,18 +74,22 @@ class StoreFallback:
             return Decision(False, Reason.STORE, f"store:{kind}", "store", math.inf, 0.0, wait, wait)
         limits = self._fair_limits()
         # Units counted here reduce the last known rest, as the store does not know them.
-        user, address = (
-            *(self.last_known.seed(c.kind, c.user, c.limits, self._shared_by, now) for c in charges),
-            None,
-        )[:2]
-        return decision_of(limits.hit_within(demand, user, address, now))
+        parts = {
+            c.kind: self.last_known.seed(c.kind, c.user, c.limits, self._shared_by, now) for c in charges
+        }
+        if tokens is not None and self.tokens is not None:
+            return self.tokens.reserve(demand, tokens, now, parts)
+        return decision_of(limits.hit_units(demand, max(1, math.ceil(demand.cost)), now, parts))
 
     def _fair_limits(self) -> UserLimits:
         """Return the local windows. When the share of this process changes, counted units stay."""
         processes = max(1, self.processes())
         if processes != self._shared_by:
             self._shared_by = processes
-            self.limits.resize(self.sets.map(lambda limits: fair_share(limits, processes)))
+            share = partial(fair_share, processes=processes)
+            self.limits.resize(self.sets.map(share))
+            if self.tokens is not None:
+                self.tokens.resize(share)
         return self.limits
 
 

@@ -15,10 +15,13 @@ from hashlib import blake2b
 from importlib import resources
 from itertools import accumulate, pairwise
 from operator import add, attrgetter
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from autoglm_throttle.types import UserLimit
+
+if TYPE_CHECKING:
+    from autoglm_throttle.limiting.tokens import TokenCost
 
 LAYOUT = "w2"  # Version of the values under a key: two versions, deployed side by side, never share a key
 SPLIT = -1  # Tag of a request with keys in more than one partition
@@ -89,6 +92,7 @@ class WindowEntry:
     single_policy: Policy | None = None  # The policy of a request of one limit and one unit
     refunds: Sequence[int] = ()  # Units for each key of a refund
     stamps: Sequence[int] = ()  # Of these units
+    tokens: TokenCost | None = None  # Tokens that a check reserves
     values: int = field(init=False)  # Number of integers in its answer
 
     def __post_init__(self) -> None:
@@ -107,6 +111,7 @@ class StoreStats:
     calls: int = 0  # Round trips
     sent: int = 0  # Decisions that were sent
     late: int = 0  # Replies without a waiting caller
+    lost: int = 0  # Refunds and settlements of tokens that were not delivered
     waiting: int = 0  # Decisions that wait or are in flight now
 
     def __add__(self, other: StoreStats) -> StoreStats:

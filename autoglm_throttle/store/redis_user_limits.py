@@ -196,12 +196,16 @@ class RedisUserLimitStore:
         """
         due = batch.running_time() + batch.deadline_s
         spent: list[tuple[WindowEntry, list[int]]] = []
-        parts: dict[int, list[int]] = {}
+        parts: dict[str, list[int]] = {}
         rejected = False
-        for place in sorted(range(len(charges)), key=lambda place: charges[place].kind != "address"):
-            charge = charges[place]
-            units = 0 if rejected else charge.units
-            request = self.protocol.build_check([StoreCharge(charge.kind, charge.limits, charge.user, units)])
+        for caller in reversed(dict.fromkeys(charge.user for charge in charges)):  # a user, then its address
+            request = self.protocol.build_check(
+                [
+                    StoreCharge(charge.kind, charge.limits, caller, 0 if rejected else charge.units)
+                    for charge in charges
+                    if charge.user == caller
+                ]
+            )
             future = batch.request(request, due)
             try:
                 reply = await future
@@ -212,13 +216,14 @@ class RedisUserLimitStore:
             if isinstance(reply, StoreErrorKind):
                 self._refund(batch, spent)
                 return reply
-            parts[place] = answer = list(reply)
+            parts[caller] = answer = list(reply)
             if not rejected and not any(answer[::VALUES]):
                 spent.append((request, answer))
             else:
                 rejected = True
                 self._refund(batch, spent)
-        return [value for place in range(len(charges)) for value in parts[place]]
+        values = {caller: iter(answer) for caller, answer in parts.items()}
+        return [next(values[each.user]) for each in charges for _ in range(VALUES * len(each.limits))]
 
     def _refund(self, batch: RedisBatch, spent: list[tuple[WindowEntry, list[int]]]) -> None:
         """Refund, and add the refunded units to the remaining ones."""
@@ -227,9 +232,8 @@ class RedisUserLimitStore:
             undo = self.protocol.undo(request, answer)
             if undo is not None:
                 batch.send_oneway(undo)
-                units = sum(charge.units for charge in request.charges)
-                for place in range(1, len(answer), VALUES):
-                    answer[place] += units
+                for place, units in enumerate(undo.refunds):
+                    answer[VALUES * place + 1] += units
 
 
 async def _immediate(result: T) -> T:

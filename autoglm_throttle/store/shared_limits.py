@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.events import LogEvent
-from autoglm_throttle.limiting.decisions import Usage, Usages, decide, rejection
+from autoglm_throttle.limiting.decisions import (
+    Usage,
+    Usages,
+    decide,
+    decision_of,
+    fullest_first,
+    rejection,
+)
+from autoglm_throttle.limiting.token_limits import Reservation
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
@@ -32,11 +40,11 @@ from autoglm_throttle.store.protocol import (
     StoreStats,
     WindowEntry,
 )
-from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, UserLimit
+from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, TokenLimit, UserLimit
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.ticket import TicketCharges
-    from autoglm_throttle.limiting.user_limits import LimitSet
+    from autoglm_throttle.limiting.user_limits import LimitSet, LimitSets
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.protocol import Answer
     from autoglm_throttle.store.redis_user_limits import RedisUserLimitStore
@@ -98,7 +106,7 @@ class SharedUserLimits:
         self.probe_due: bool = False  # Whether a caller with an event loop should probe the store
         # Called under the lock when the store is lost, for other users of the same server.
         self.on_store_lost: Callable[[float], object] = lambda _: None
-        self._sets = fallback.sets
+        self.sets: LimitSets = fallback.sets
         self._text_of = text_of
         self._lock = lock
         self._clock = clock
@@ -114,7 +122,7 @@ class SharedUserLimits:
 
     def hit(self, demand: Demand, now: float) -> Usages | Decision | WindowEntry:
         """Decide without the store, or return the check to send. Empty if no user limit applies."""
-        sets = self._sets
+        sets = self.sets
         limit_set = sets.by_priority[demand.rank] if sets.plain else sets.of(demand)
         if limit_set is None:
             return NO_LIMIT
@@ -125,27 +133,35 @@ class SharedUserLimits:
             if known is not None:
                 return known
         entry = self._checks.get(key) or self._build_check(key, limit_set)
-        health, usable = self.store_health, self.is_usable()
-        kind = StoreErrorKind.LOOP
+        if self.store_health.state is _UP and self.is_usable():
+            return entry
+        return self.decide_here(demand, entry, now)
+
+    def decide_here(self, demand: Demand, check: WindowEntry, now: float) -> Decision:
+        """Decide without the store, which is unavailable or cannot be used from here."""
+        health, kind = self.store_health, StoreErrorKind.LOOP
         if health.state is not _UP:
-            if usable:
+            if self.is_usable():
                 self.request_probe(now)
             kind = health.cause or StoreErrorKind.UNREACHABLE
-        elif usable:
-            return entry
-        return self.fallback.decide(demand, entry.charges, kind, health, now)
+        return self.fallback.decide(demand, check.charges, kind, health, now, check.tokens)
 
     def _build_check(self, key: Key, limit_set: LimitSet) -> WindowEntry:
         """Build the check of a caller, and keep it in place of the oldest one."""
-        name, user, address, units = key
-        charges = [StoreCharge(name, limit_set.users, self._text_of(user), units)]
-        if address:
-            kind = "address" if name == "user" else f"{name}-address"
-            charges.append(StoreCharge(kind, limit_set.addresses, self._text_of(address), units))
+        _, user, address, units = key
+        charges = self.charges(limit_set, user, address, units)
         if len(self._checks) >= self.fallback.limits.max_users:
             self._checks.popitem(last=False)
         self._checks[key] = entry = self.store.protocol.build_check(charges)
         return entry
+
+    def charges(self, limit_set: LimitSet, user: str, address: str, units: int) -> list[AnyCharge]:
+        """Return the charges of a caller under a set of limits."""
+        charges: list[AnyCharge] = [StoreCharge(limit_set.name, limit_set.users, self._text_of(user), units)]
+        if address:
+            text = self._text_of(address)
+            charges.append(StoreCharge(limit_set.address_name, limit_set.addresses, text, units))
+        return charges
 
     def resolve(  # noqa: C901 - a call costs 1 %
         self, demand: Demand, charges: TicketCharges, answer: Answer | StoreErrorKind, now: float
@@ -153,43 +169,60 @@ class SharedUserLimits:
         """Return the verdict of the store on a pending check: the same as that of the windows in memory."""
         check: WindowEntry = charges.pending_check
         if isinstance(answer, StoreErrorKind):
-            decision = self.fallback.decide(demand, check.charges, answer, self.store_health, now)
+            health, tokens = self.store_health, check.tokens
+            decision = self.fallback.decide(demand, check.charges, answer, health, now, tokens)
             if decision.allowed:  # and charged here alone
                 charges.pending_check, charges.charged_s = None, now
+                if tokens is not None:
+                    charges.reservation = Reservation(demand, tokens, now)
             return decision
         record = self.fallback.last_known.record
         if self.deny_cache.callers and not any(answer[::VALUES]):
             # An earlier rejection of more units would name too early a time from now on.
             self.deny_cache.remove(_key_of(demand, check))
-        if len(answer) == VALUES and not answer[0]:  # as below, without the loop
+        if len(answer) == VALUES and not answer[0] and check.tokens is None:  # as below, without the loop
             charges.answer = answer
             record(check.kind, check.user, (answer[1],), now)
             return ((check.limits[0], answer[1], answer[2] * US),)
         verdict: Usages | Decision = ()
-        rest = answer
+        rest, rejecting = answer, check.charges[0]
         for charge in check.charges:
             size = VALUES * len(charge.limits)
             part, rest = rest[:size], rest[size:]
             record(charge.kind, charge.user, tuple(part[1::VALUES]), now)
             other = charge_verdict(charge, part)
-            if isinstance(verdict, tuple):
-                verdict = verdict + other if isinstance(other, tuple) else other
-            elif isinstance(other, Decision) and other.retry_after_s > verdict.retry_after_s:
-                verdict = other  # of two rejections the longer one counts
-        if isinstance(verdict, tuple):
-            charges.answer = answer
-        else:
-            self.deny_cache.put(_key_of(demand, check), verdict, charges.charged_s, now)
-        return verdict
+            if isinstance(other, Decision):
+                if isinstance(verdict, tuple) or other.retry_after_s > verdict.retry_after_s:
+                    verdict, rejecting = other, charge  # of two rejections the longer one counts
+            elif isinstance(verdict, tuple):
+                verdict += other
+        if isinstance(verdict, Decision):
+            # A denial for lack of tokens says nothing about a request of fewer tokens.
+            if not isinstance(rejecting.limits[0], TokenLimit):
+                self.deny_cache.put(_key_of(demand, check), verdict, charges.charged_s, now)
+            return verdict
+        charges.answer = answer
+        limits = self.fallback.tokens
+        if check.tokens is None or limits is None:
+            return verdict
+        charges.reservation = limits.reservation(demand, check.tokens, now, (check, answer))
+        return decision_of(fullest_first(verdict))
 
     def refund(self, demand: Demand, charges: TicketCharges, now: float) -> None:
         """Refund the admission of a check, by the store or by this process alone. Idempotent."""
         answer, charges.answer = charges.answer, None
-        if charges.pending_check is None:
+        check: WindowEntry | None = charges.pending_check
+        if check is None:
             self.give_back(demand, charges.charged_s, now)
         elif answer is not None:
-            self.deny_cache.remove(_key_of(demand, charges.pending_check))
-            self.store.give_back(charges.pending_check, answer)
+            self.deny_cache.remove(_key_of(demand, check))
+            if check.tokens is not None:  # they are given back with their reservation
+                own = [each for each in check.charges if not isinstance(each.limits[0], TokenLimit)]
+                if not own:
+                    return
+                check = self.store.protocol.build_check(own)
+                answer = answer[: check.values]
+            self.store.give_back(check, answer)
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""

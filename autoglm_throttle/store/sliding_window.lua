@@ -3,7 +3,8 @@
 -- KEYS  one for each limit of each request, request after request.
 -- ARGV  P, then P policies: layout (l: list of stamps, b: sub-buckets), limit in units, window in microseconds.
 --       Then for each request m, the number of its limits, and m times: number of the policy (from 1), cost.
---       A refund has -m instead, and m times: number of the policy, units, stamp.
+--       A refund has -m instead, and m times: number of the policy, units, stamp. Units below 0 are charged, above the
+--       limit as well, up to what a sub-bucket can count; of sub-buckets alone.
 --       If nothing follows the only policy, every key is a request of one limit and cost 1.
 -- Reply one flat array of integers: the clock, then for each limit of a request
 --         wait       0 admits, else the microseconds until the cost fits without other charges; -1 it never can,
@@ -11,7 +12,7 @@
 --         remaining  units left, after spending if all limits of the request admit
 --         reset      microseconds until the oldest counted unit leaves; 0 if nothing is counted
 --         stamp      identifies the units for a refund
---       and one for each limit of a refund: the units moved, -2 for a foreign key.
+--       and one for each limit of a refund: the units moved or charged, -2 for a foreign key.
 --
 -- A request spends under all of its limits or under none. A key that is written has a time to live for all of its units
 -- after the same call. Times are microseconds, exact in a double until the year 2255; a number becomes text by %.0f
@@ -393,6 +394,7 @@ local function buckets_form()
     local full = (present + BEFORE + 1) * width - clock
     return {
       limit = limit,
+      most = MOST,
       width = width,
       full = full,
       life = milliseconds(full),
@@ -461,11 +463,25 @@ local function decide(limits, first)
   end
 end
 
+-- Charge units that have been used already, after a look at their sub-buckets.
+local function charge(key, policy, units, wait, _, present, used, count, ...)
+  if wait == -2 then
+    return wait
+  end
+  units = min(units, policy.most - count)
+  policy.spend(key, policy, units, present, used, count, ...)
+  return units
+end
+
 local function refund(limits, first)
   for i = 1, limits do
-    local policy, units, stamp = policies[next_number()], next_number(), next_number()
+    local key, policy, units, stamp = KEYS[first + i], policies[next_number()], next_number(), next_number()
     length = length + 1
-    reply[length] = units == 0 and 0 or policy.refund(KEYS[first + i], policy, units, stamp)
+    if units < 0 then
+      reply[length] = charge(key, policy, -units, policy.look(key, policy, 0))
+    else
+      reply[length] = units == 0 and 0 or policy.refund(key, policy, units, stamp)
+    end
   end
 end
 

@@ -187,6 +187,26 @@ def test_several_windows_of_one_kind_are_charged_together() -> None:
     reserve(limits, TokenCost(0, 30), 61.0)
 
 
+def test_share_of_a_process_is_resized_and_keeps_what_it_has_counted() -> None:
+    limits = token_limits(tokens=100)
+    reserve(limits, TokenCost(20, 20))
+    limits.resize(lambda each: tuple(TokenLimit(one.name, 50, one.window_s) for one in each))
+    assert rejection(limits, TokenCost(6, 5)).remaining == 10
+    assert limits.reserve(ANN, TokenCost(5, 5), 0.0).allowed
+
+
+def test_only_a_part_of_each_limit_may_be_used_up() -> None:
+    limits = token_limits(tokens=100)
+    assert limits.reserve(ANN, TokenCost(20, 20), 0.0, {"user": (40,)}).allowed
+    assert not limits.reserve(ANN, TokenCost(20, 20), 0.0, {"user": (79,)}).allowed
+
+
+def test_reservation_of_the_store_is_counted_when_it_is_made() -> None:
+    limits = token_limits(tokens=100)
+    limits.reservation(ANN, TokenCost(3, 4), 0.0, (None, ()))
+    assert limits.counts.reserved == 7
+
+
 def test_idle_users_are_evicted() -> None:
     limits = token_limits(tokens=100)
     reserve(limits, TokenCost(1, 1))

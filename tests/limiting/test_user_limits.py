@@ -261,7 +261,8 @@ def test_a_large_multiple_is_counted_in_buckets_and_the_limit_itself_exactly() -
 def within(
     tested: UserLimits, demand: Demand, user: Part | None, address: Part | None = None, now: float = 0.0
 ) -> Decision:
-    verdict = tested.hit_within(demand, user, address, now)
+    parts = {"user": user, "address": address}
+    verdict = tested.hit_units(demand, math.ceil(demand.cost), now, parts)
     assert verdict != NO_LIMIT
     return decision_of(verdict)
 
@@ -290,7 +291,7 @@ def test_what_was_charged_against_a_part_is_charged_and_rounded_up_as_ever() -> 
 def test_where_no_limit_applies_there_is_no_part_either() -> None:
     tested = windows(per(10), plans={"staff": ()})
     demand = Demand(user="ann", address="host", plan="staff")
-    assert tested.hit_within(demand, None, None, 0.0) == NO_LIMIT
+    assert tested.hit_units(demand, 1, 0.0, {"user": (1,)}) == NO_LIMIT
     assert tested.users == 0
 
 

@@ -93,7 +93,7 @@ STORE = StoreView(
     processes=4,
     fallbacks=dict.fromkeys(StoreErrorKind, 0) | {StoreErrorKind.TIMEOUT: 3},
     deny_cache_hits=40,
-    stats=StoreStats(calls=10, sent=500, late=2, waiting=0),
+    stats=StoreStats(calls=10, sent=500, late=2, lost=3, waiting=0),
 )
 QUOTA = QuotaView(
     basis=FillBasis.DEVICE,

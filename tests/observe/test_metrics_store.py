@@ -35,6 +35,7 @@ def test_store_calls_and_deny_cache_hits_are_exported() -> None:
     assert value(throttle, "redis_round_trips_total") == 10
     assert value(throttle, "redis_deny_cache_hits_total") == 40
     assert value(throttle, "redis_late_replies_total") == 2
+    assert value(throttle, "redis_lost_refunds_total") == 3
 
 
 FLEET = FleetView(members=4, up=False, calls=90, failures=3)

@@ -42,11 +42,6 @@ def test_limit_of_all_tokens_comes_from_the_environment() -> None:
             {"tokens_limit": "1/s;2/m;3/h", "tokens_output_limit": "1/s;2/m"},
             "at most 4 token limits together",
         ),
-        ({"tokens_limit": "1/s", "redis_url": "redis://localhost"}, "cannot be shared through REDIS_URL"),
-        (
-            {"tokens_input_limit": "1/s", "redis_url": "redis://localhost"},
-            "cannot be shared through REDIS_URL",
-        ),
     ],
 )
 def test_contradiction_is_reported(values: dict[str, Any], problem: str) -> None:
