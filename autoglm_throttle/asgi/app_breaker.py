@@ -27,6 +27,7 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
+    from autoglm_throttle.asgi.tracing import Tracing
     from autoglm_throttle.resilience.state import GuardState
     from autoglm_throttle.throttle import Throttle
 
@@ -50,6 +51,7 @@ class AppBreaker:
     _name: str  # of the guard
     _send_rejection: SendRejection
     _guard_state: GuardState | None = None
+    tracing: Tracing | None = None
 
     @property
     def _dry_run(self) -> bool:
@@ -122,6 +124,8 @@ class AppBreaker:
             if count is not None:
                 count(degraded=answer is not None)
         if answer is not None:
+            if self.tracing is not None and count is not None:
+                self.tracing.record(scope, degraded=True)
             await send_answer(answer, scope, send)
         return answer is not None
 
@@ -132,6 +136,8 @@ class AppBreaker:
         answer = await app_fallbacks.answer(fallbacks, scope, request, (LOAD, None), action)
         if answer is not None:
             self._count(scope, demand, DEGRADED_DECISION, degraded=True)
+            if self.tracing is not None:
+                self.tracing.record(scope, degraded=True)
             await send_answer(answer, scope, send)
         elif action is DegradationAction.SHED:
             decision = rejected_by(fallbacks.reject_shed())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rea
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker import AppBreaker
     from autoglm_throttle.asgi.token_routes import TokenRoutes
+    from autoglm_throttle.asgi.tracing import Tracing
     from autoglm_throttle.asgi.vllm import VllmServer
 
 
@@ -121,12 +123,25 @@ class ThrottleMiddleware:
         self._nested_warned = False
         if breaker is not None:
             self._install_breaker(breaker)
+        self._tracing: Tracing | None = None
+        self._start_tracing()
 
     def _install_breaker(self, name: str) -> None:
         # It imports all guards, which are not needed without a breaker.
         from autoglm_throttle.asgi.app_breaker import AppBreaker
 
         self.app = self._breaker = AppBreaker(self.app, self.throttle, name, self._send_rejection)
+
+    def _start_tracing(self) -> None:
+        """Record decisions on spans from now on, if the app has set the tracer provider of an SDK."""
+        if self._tracing is None and "opentelemetry.trace" in sys.modules:
+            from autoglm_throttle.asgi import tracing
+
+            if tracing.has_tracer_provider():
+                self._tracing = tracing.Tracing(self.throttle)
+                self.app = tracing.TracedApp(self.app, self._tracing)
+                if self._breaker is not None:
+                    self._breaker.tracing = self._tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901, PLR0912, PLR0915 - a call costs 1 %
         """Handle one connection."""
@@ -178,6 +193,8 @@ class ThrottleMiddleware:
         if type(permit) is not Permit:
             if type(permit) is Rejection and marked is None and breaker is None:  # `_reject`, without calls
                 scope[MARKER] = [throttle, permit]
+                if self._tracing is not None:
+                    self._tracing.record(scope)
                 for message in self._builders[policy.dialect].messages(scope, permit.decision):
                     await send(message)
                 return
@@ -305,6 +322,8 @@ class ThrottleMiddleware:
         self, scope: Scope, send: Send, decision: Decision, cause: str = "load"
     ) -> Coroutine[Any, Any, None]:
         """Send a rejection in the dialect of its path; no coroutine itself, as above."""
+        if self._tracing is not None:
+            self._tracing.record(scope)
         builder = self._builders[self._routes.policy_of(scope).dialect]
         return builder.send_rejection(scope, send, decision, cause)
 
@@ -369,6 +388,7 @@ class ThrottleMiddleware:
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._recognise_vllm(scope)
+        self._start_tracing()
         self.throttle.start()
         try:
             if self._vllm is not None:

@@ -4,6 +4,7 @@ from autoglm_throttle.observe.endpoint import MetricsApp, collector, metrics_app
 from autoglm_throttle.observe.logs import JsonFormatter
 from autoglm_throttle.observe.metric import HistogramSpec, MetricSpec
 from autoglm_throttle.observe.metrics import METRICS
+from autoglm_throttle.observe.otel import export_to_otel
 
 __all__ = [
     "METRICS",
@@ -12,5 +13,6 @@ __all__ = [
     "MetricSpec",
     "MetricsApp",
     "collector",
+    "export_to_otel",
     "metrics_app",
 ]

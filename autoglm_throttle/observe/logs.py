@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,9 +19,10 @@ class JsonFormatter(logging.Formatter):
     """Prints a record as one JSON object on one line, in ASCII.
 
     First ``time`` (UTC), ``level``, ``logger`` and ``message``, then the keys that came in ``extra``:
-    for this library ``event`` and those of the event. Line ends and control characters are escaped,
-    so no value can begin a line of its own. A number outside JSON, such as an infinite wait,
-    is null; any other value outside JSON is printed as text.
+    for this library ``event`` and those of the event. In a trace of OpenTelemetry ``trace_id`` and
+    ``span_id`` follow, then ``exception`` and ``stack`` where the record has them.
+    Line ends and control characters are escaped, so no value can begin a line of its own.
+    A number outside JSON, such as an infinite wait, is null; any other value outside JSON is printed as text.
 
     How to use it::
 
@@ -47,9 +49,22 @@ class JsonFormatter(logging.Formatter):
         for key, value in record.__dict__.items():
             if key not in _OWN:
                 line.setdefault(key, _plain(value))
+        for key, value in _trace_ids().items():
+            line.setdefault(key, value)
         if record.exc_info:
             line["exception"] = _plain(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = _plain(self.formatStack(record.stack_info))
         return json.dumps(line, separators=(",", ":"))
+
+
+def _trace_ids() -> dict[str, str]:
+    """Return the ids of the active span, if this process uses OpenTelemetry."""
+    trace = sys.modules.get("opentelemetry.trace")
+    context = None if trace is None else trace.get_current_span().get_span_context()
+    if context is None or not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
 def _plain(value: object) -> object:

@@ -241,6 +241,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     record_mask_paths: str | Sequence[str]
     metrics: o.MetricsExport | Literal["auto", "prometheus", "off"]
     log_refused_every_s: float | str
+    trace_wait: bool
     config_file: Path | str | None
     unknown_env: o.UnknownNames | Literal["error", "warn"]
     routes: Sequence[RoutePolicy | Mapping[str, Any]]

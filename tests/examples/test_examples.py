@@ -228,3 +228,17 @@ async def test_the_app_of_sglang_is_wrapped_and_its_probes_are_free(monkeypatch:
         assert [(await caller.get("/v1/loads")).status_code for _ in range(3)] == [404] * 3
     with pytest.raises(AttributeError):
         _ = example.nothing
+
+
+def test_traced_service_prints_the_decision() -> None:
+    code = (
+        "import asyncio, httpx\n"
+        "from examples.traced_service import create_app\n"
+        "async def ask():\n"
+        "    transport = httpx.ASGITransport(create_app())\n"
+        "    async with httpx.AsyncClient(transport=transport, base_url='http://test') as client:\n"
+        "        print((await client.get('/predict')).text)\n"
+        "asyncio.run(ask())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert '"autoglm_throttle.decision": "admitted"' in done.stdout

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 from autoglm_throttle import Demand, Priority
 from autoglm_throttle.observe import JsonFormatter
@@ -31,6 +32,23 @@ def line_of(text: str = "hello", **extra: object) -> dict[str, Any]:
     found = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert isinstance(found, dict)
     return found
+
+
+def test_trace_ids_are_those_of_the_active_span() -> None:
+    assert "trace_id" not in line_of()
+    context = SpanContext(0xABC, 0x12, is_remote=False)
+    with use_span(NonRecordingSpan(context)):
+        line = line_of(span_id="own")
+    assert (line["trace_id"], line["span_id"]) == (f"{0xABC:032x}", "own")
+
+
+def test_stack_is_printed_where_the_record_has_one() -> None:
+    logger, stream = logging.Logger("some.where"), io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    logger.warning("here", stack_info=True)
+    assert json.loads(stream.getvalue())["stack"].startswith("Stack (most recent call last):")
 
 
 def test_has_what_every_record_has_and_what_came_in_extra() -> None:

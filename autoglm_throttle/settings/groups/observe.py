@@ -39,12 +39,14 @@ FILE_PATH: Final = FieldType("the path of a file", "throttle.toml", file_path)
 class ObserveSettings(Group):
     """Settings of metrics and logs."""
 
-    environment: ClassVar[str] = "METRICS*"
+    environment: ClassVar[str] = "METRICS* TRACE_WAIT"
 
     metrics: Annotated[MetricsExport, choice(MetricsExport)] = MetricsExport.AUTO
     """auto: to prometheus-client if it is installed."""
     log_refused_every_s: Annotated[float, number(0.1, 86_400, "s")] = 10.0
     """Rejections for one reason are logged at most once in this time."""
+    trace_wait: Annotated[bool, f.FLAG] = False
+    """Whether the time of a request in the queue is a span of its own, in a trace of OpenTelemetry."""
 
 
 class LoadingSettings(Group):
