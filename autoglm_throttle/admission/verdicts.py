@@ -180,9 +180,9 @@ class Verdicts:
         """Replace the reserved tokens of a request by those that it has used; once. Never waits."""
         self._lock.run(partial(self._settle_tokens, charges, actual))
 
-    def extend_tokens(self, charges: TicketCharges, output_tokens: int) -> None:
-        """Charge more output tokens of a running request, which are beyond its reservation."""
-        self._lock.run(partial(self._extend_tokens, charges, output_tokens))
+    def extend_tokens(self, charges: TicketCharges, output_tokens: int, *, within_limits: bool) -> None:
+        """Charge more output tokens of a running request, as `TokenLimits.extend`."""
+        self._lock.run(partial(self._extend_tokens, charges, output_tokens, within_limits))
 
     def _settle_tokens(self, charges: TicketCharges, actual: TokenCost) -> None:
         reservation, limits = charges.reservation, self.token_limits
@@ -190,10 +190,10 @@ class Verdicts:
         if reservation is not None and limits is not None and charges.owner is self._settlement:
             limits.settle(reservation, actual, self._clock())
 
-    def _extend_tokens(self, charges: TicketCharges, output_tokens: int) -> None:
+    def _extend_tokens(self, charges: TicketCharges, output_tokens: int, within_limits: bool) -> None:
         reservation, limits = charges.reservation, self.token_limits
         if reservation is not None and limits is not None and charges.owner is self._settlement:
-            limits.extend(reservation, output_tokens, self._clock())
+            limits.extend(reservation, output_tokens, self._clock(), within_limits=within_limits)
 
     def flush(self) -> None:
         """Run pending wake-ups, poll the store and write pending log events; inside the lock, do nothing."""

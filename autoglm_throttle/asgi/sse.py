@@ -1,7 +1,7 @@
 """Reads the tokens of a response from copies of its body messages: event streams, JSON, or plain bytes.
 
 The result is the same for every way of dividing a body into messages. Any bytes may come. A reader keeps at
-most `EVENT_BYTES` and an eighth of it, the spare part of a growing buffer.
+most `EVENT_BYTES`, twice `TAIL_BYTES`, and an eighth of it, the spare part of a growing buffer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from autoglm_throttle.limiting.token_usage import TokenUsage, parsed
+from autoglm_throttle.limiting.token_usage import TEMPLATE_BYTES, TokenUsage, parsed
 
 EVENT_BYTES: Final = 65_536  # A longer event is not read, but counted by its bytes
 TAIL_BYTES: Final = 16_384  # The end of a longer JSON body, where its usage stands, is read alone
@@ -32,12 +32,16 @@ class EventReader:
 
     __slots__ = (
         *("_after_return", "_data", "_event_bytes", "_is_first", "_line", "_line_bytes"),
-        *("is_between_events", "usage"),
+        *("first", "is_between_events", "last", "usage"),
     )
 
     def __init__(self, usage: TokenUsage) -> None:
         self.usage: TokenUsage = usage
-        self.is_between_events: bool = False  # Whether the next byte begins an event
+        # Whether the next byte begins an event, but not the first one.
+        self.is_between_events: bool = False
+        # Data of the first and the newest event; empty: it is longer than is kept.
+        self.first: bytes | bytearray = b""
+        self.last: bytes | bytearray = b""
         self._is_first = True  # Whether no line has ended
         self._after_return = False
         self._line = bytearray()  # Start of a line whose end has not come
@@ -49,8 +53,9 @@ class EventReader:
         """Read the next bytes of the stream."""
         if self.is_between_events and chunk[:6] == b"data: " and chunk[-2:] == b"\n\n":
             size = len(chunk) - 2
-            if chunk.find(b"\n") == size and size <= EVENT_BYTES and b"\r" not in chunk:
-                self.usage.add_event(chunk[6:size])  # what follows gives the same, and takes longer
+            if chunk.find(b"\n") == size and size <= TEMPLATE_BYTES and b"\r" not in chunk:
+                self.last = data = chunk[6:size]
+                self.usage.add_event(data)  # what follows gives the same, and takes longer
                 return
         if not chunk:
             return
@@ -75,7 +80,7 @@ class EventReader:
         if rest:
             self._keep(rest)
         is_inside = self._line_bytes or self._event_bytes or self._after_return or self._is_first
-        self.is_between_events = not is_inside
+        self.is_between_events = bool(self.first) and not is_inside
 
     def finish(self) -> None:
         """End the stream: an event without its empty line counts as well."""
@@ -119,6 +124,8 @@ class EventReader:
         if size > EVENT_BYTES:
             self.usage.add_unread(size)
         elif data:
+            self.first = self.first or data[:TAIL_BYTES]
+            self.last = data if size <= TAIL_BYTES else b""
             self.usage.add_event(data)
 
 

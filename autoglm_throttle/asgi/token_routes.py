@@ -13,7 +13,7 @@ from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.limiting.token_request import TokenRequest, token_request
 from autoglm_throttle.limiting.token_usage import parsed
 from autoglm_throttle.limiting.tokens import TokenEstimator
-from autoglm_throttle.types import TokenReserve
+from autoglm_throttle.types import TokenOverrun, TokenReserve
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.receive import RequestBody
@@ -37,7 +37,9 @@ class TokenRoutes:
             settings.per_media,
             reserves_maximum=settings.reserve is TokenReserve.EXPLICIT,
         )
-        self._rules = TokenRules(estimator, throttle)
+        # A dry run ends no response.
+        overrun = TokenOverrun.ALLOW if throttle.settings.control.dry_run else settings.overrun
+        self._rules = TokenRules(estimator, throttle, overrun)
 
     def rejection(self, demand: Demand) -> Rejection | None:
         """Return, and count, the rejection that no body can change: then it is not read."""

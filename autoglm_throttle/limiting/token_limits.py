@@ -45,7 +45,7 @@ class TokenCounts:
 class Reservation:
     """Tokens of one request that are reserved and not settled yet."""
 
-    __slots__ = ("charges", "demand", "due", "stored")
+    __slots__ = ("charges", "demand", "due", "is_exhausted", "stored")
 
     def __init__(
         self, demand: Demand, cost: TokenCost, now: float, stored: StoredCheck | None = None
@@ -55,6 +55,8 @@ class Reservation:
         self.due: int = 0  # Output tokens that the shared store is charged with the next extension
         # When tokens were charged, and how many: at admission, then for each part of a long answer.
         self.charges: list[tuple[float, TokenCost]] = [(now, cost)]
+        # Whether a limit had too few tokens left for `TokenLimits.extend`.
+        self.is_exhausted: bool = False
 
 
 class TokenLimits:
@@ -115,18 +117,41 @@ class TokenLimits:
         """Give back all that was charged: the request has not run."""
         self.settle(reservation, NO_TOKENS, now)
 
-    def extend(self, reservation: Reservation, output_tokens: int, now: float) -> None:
-        """Charge more output tokens, above the limits as well: the answer is longer than its reservation."""
+    def extend(
+        self, reservation: Reservation, output_tokens: int, now: float, *, within_limits: bool = False
+    ) -> None:
+        """Charge more output tokens, above the limits as well: the answer is longer than its reservation.
+
+        If they must stay ``within_limits`` and do not, nothing is charged, and the reservation is exhausted.
+        """
         if not reservation.charges:  # it is settled
             return
-        cost = TokenCost(0, output_tokens)
+        demand, cost = reservation.demand, TokenCost(0, output_tokens)
+        if within_limits and not self._charge_within(demand, cost, now):
+            reservation.is_exhausted = True
+            return
         reservation.charges.append((now, cost))
-        self.charge(reservation.demand, cost, now)
+        if not within_limits:
+            self.charge(demand, cost, now)
 
     def charge(self, demand: Demand, cost: TokenCost, now: float) -> None:
         """Charge tokens that have been used already, above the limits as well; less than none: nothing."""
         for units_of, limits in self._kinds:
             limits.charge(demand, units_of(cost), now)
+
+    def _charge_within(self, demand: Demand, cost: TokenCost, now: float) -> bool:
+        """Charge tokens under all limits, or under none; return whether they were charged."""
+        charged: list[tuple[UserLimits, int]] = []
+        for units_of, limits in self._kinds:
+            units = units_of(cost)
+            if not units:
+                continue
+            if isinstance(limits.hit_units(demand, units, now), Decision):
+                for earlier, taken in charged:
+                    earlier.give_back(demand, now, now, taken)
+                return False
+            charged.append((limits, units))
+        return True
 
     def settle(self, reservation: Reservation, actual: TokenCost, now: float) -> None:
         """Replace what was charged by the tokens that were used; a second call changes nothing.

@@ -19,7 +19,7 @@ from autoglm_throttle.settings.groups.breaker import (
 from autoglm_throttle.settings.groups.callers import LIMITS_AT_MOST
 from autoglm_throttle.settings.groups.gpu import stale_at_least_s
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
-from autoglm_throttle.types import BorrowMode, Signal
+from autoglm_throttle.types import BorrowMode, Signal, TokenOverrun
 
 if TYPE_CHECKING:
     from autoglm_throttle.settings.policies import GuardPolicy, Tables
@@ -132,6 +132,14 @@ def _token_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
         if v[name] and together > LIMITS_AT_MOST:
             hint = "each request checks all limits of its user"
             yield name, " ".join(names), f"at most {LIMITS_AT_MOST} token limits together", hint
+    if v["tokens_overrun"] is not TokenOverrun.ALLOW and v["redis_url"] is not None:
+        hint = "a stream does not wait for the answer of the store: leave it at allow, or leave out REDIS_URL"
+        yield (
+            "tokens_overrun",
+            "redis_url",
+            "streams cannot be ended at limits shared through REDIS_URL",
+            hint,
+        )
 
 
 def _sharing_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:

@@ -135,6 +135,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     tokens_reserve: t.TokenReserve | Literal["explicit", "learned"]
     tokens_quantile: float | str
     tokens_default_output: int
+    tokens_overrun: t.TokenOverrun | Literal["allow", "stop", "abort"]
     redis_url: SecretStr | str | None
     redis_on_error: t.StoreFailureMode | Literal["local", "allow", "deny"]
     service: str

@@ -71,14 +71,17 @@ class SharedTokenLimits:
         """Give back all that was charged: the request has not run."""
         self.settle(reservation, NO_TOKENS, now)
 
-    def extend(self, reservation: Reservation, output_tokens: int, now: float) -> None:
+    def extend(
+        self, reservation: Reservation, output_tokens: int, now: float, *, within_limits: bool = False
+    ) -> None:
         """Charge more output tokens, as `TokenLimits.extend`; to the store those of the call before.
 
-        They have been used by then: the store does not tell where they would go back to.
+        They have been used by then: the store does not tell where they would go back to. So they are never
+        ``within_limits`` there, which the settings rule out.
         """
         stored = reservation.stored
         if stored is None:
-            self._local.extend(reservation, output_tokens, now)
+            self._local.extend(reservation, output_tokens, now, within_limits=within_limits)
         elif reservation.charges:
             cost, reservation.due = TokenCost(0, reservation.due), output_tokens
             if cost.output:

@@ -107,6 +107,14 @@ class TokenReserve(StrEnum):
     LEARNED = "learned"  # the learned length of answers, if it is less
 
 
+class TokenOverrun(StrEnum):
+    """What happens to a stream that outgrows its reservation while its user has no tokens left."""
+
+    ALLOW = "allow"  # it goes on, and is charged in full
+    STOP = "stop"  # it ends as if the answer had reached its maximum length
+    ABORT = "abort"  # its connection is closed
+
+
 class BorrowMode(StrEnum):
     """Other classes that lend tokens when a bucket is short."""
 

@@ -155,7 +155,7 @@ async def under_uvicorn(app: Any, **config: Any) -> AsyncIterator[int]:
     """Serve an app; yields the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         chosen = {"log_level": "critical", "timeout_graceful_shutdown": 1, "proxy_headers": False, **config}
-        server = _ReadyServer(uvicorn.Config(app, lifespan="on", ws="none", **chosen))
+        server = _ReadyServer(uvicorn.Config(app, **{"lifespan": "on", "ws": "none", **chosen}))
         serving = asyncio.create_task(server.serve([listener]))
         await server.ready.wait()
         try:

@@ -151,6 +151,7 @@ BAD: dict[str, list[object]] = {
     "tokens_routes": ["/v1/*", "v1", 5],
     "tokens_body_max_bytes": ["1023", "16777217", "1.5"],
     "tokens_per_media": ["-1", "1000001"],
+    "tokens_overrun": ["end", 1],
     "tokens_reserve": ["all", 1],
     "tokens_quantile": ["0.009", "80", "1.01"],
     "tokens_default_output": ["-1", "10000001"],

@@ -42,6 +42,10 @@ def test_limit_of_all_tokens_comes_from_the_environment() -> None:
             {"tokens_limit": "1/s;2/m;3/h", "tokens_output_limit": "1/s;2/m"},
             "at most 4 token limits together",
         ),
+        (
+            {"tokens_limit": "1/s", "tokens_overrun": "stop", "redis_url": "redis://localhost"},
+            "streams cannot be ended at limits shared through REDIS_URL",
+        ),
     ],
 )
 def test_contradiction_is_reported(values: dict[str, Any], problem: str) -> None:

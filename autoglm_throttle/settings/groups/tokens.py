@@ -6,7 +6,7 @@ from autoglm_throttle.settings import field_types as f
 from autoglm_throttle.settings.field_types import choice, listed, number
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.groups.callers import REQUEST_PATH, USER_LIMITS, Limits
-from autoglm_throttle.types import TokenLimit, TokenReserve
+from autoglm_throttle.types import TokenLimit, TokenOverrun, TokenReserve
 
 
 class TokenSettings(Group):
@@ -40,6 +40,9 @@ class TokenSettings(Group):
     one without a maximum."""
     default_output: Annotated[int, f.whole(0, 10_000_000, "tokens")] = 512
     """Output tokens reserved without a maximum until 20 answers of the route and model are known."""
+    overrun: Annotated[TokenOverrun, choice(TokenOverrun)] = TokenOverrun.ALLOW
+    """An event stream that outgrows its reservation while its user has no tokens left: it goes on (allow),
+    ends as if the answer had reached its maximum length (stop), or its connection is closed (abort)."""
 
     @property
     def by_kind(self) -> dict[str, tuple[TokenLimit, ...]]:
