@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autoglm_throttle.control.quota import QuotaView
     from autoglm_throttle.gpu.sampler import SourceView
     from autoglm_throttle.limiting.decisions import HasTokens
+    from autoglm_throttle.limiting.token_limits import TokenCounts
     from autoglm_throttle.resilience.registry import GuardsView
     from autoglm_throttle.settings import Settings
     from autoglm_throttle.store.fleet import FleetView
@@ -90,6 +91,8 @@ class Snapshot:
     """Fill of the memory available to requests, and the quotas on it; None without ``QUOTAS``."""
     guards: GuardsView | None = None
     """Guarded outbound calls and degraded answers; None before the first guard."""
+    token_counts: TokenCounts | None = None
+    """Tokens that were reserved and settled; None without limits in tokens."""
     stale_results: int
     """Permits settled a second time."""
     oddities: Mapping[str, int]
@@ -141,6 +144,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         last_sample_wall_s=control.sampled_wall_s,
         controller_errors=control.monitor.error_count,
         quota=parts.quota.view(now) if parts.quota is not None else None,
+        token_counts=parts.token_limits.counts.copy() if parts.token_limits is not None else None,
         stale_results=counters.stale_results,
         oddities=dict(counters.oddities),
     )

@@ -188,6 +188,9 @@ class Verdicts:
         reservation, limits = charges.reservation, self.token_limits
         # A request of a parent process has reserved nothing here.
         if reservation is not None and limits is not None and charges.owner is self._settlement:
+            if reservation.queue is not None and reservation.charges:
+                extra = actual.work - reservation.charges[0][1].work
+                reservation.queue.charge(reservation.demand.user, extra)
             limits.settle(reservation, actual, self._clock())
 
     def _extend_tokens(self, charges: TicketCharges, output_tokens: int, within_limits: bool) -> None:

@@ -160,6 +160,9 @@ class TokenMeter:
         """End the response with these bytes, or without its end, and the app with it."""
         self._is_ended = True
         self._settle()
+        limits = self._rules.throttle.admission.parts.token_limits
+        if limits is not None:
+            limits.counts.ended += 1
         permit = verdicts_of(self._scope).get(self._rules.throttle)
         if isinstance(permit, Permit):
             permit.settle(Outcome.NEUTRAL)
@@ -175,7 +178,16 @@ class TokenMeter:
             self._reader.finish()
         self._rules.throttle.admission.verdicts.settle_tokens(self._charges, self._used())
         if self._is_complete and self._status < 400:
-            self._rules.estimator.learn(self._route, self._request, self._usage)
+            self._learn()
+
+    def _learn(self) -> None:
+        """Learn from a complete response, and count how good its estimate was."""
+        usage, rules = self._usage, self._rules
+        rules.estimator.learn(self._route, self._request, usage)
+        limits = rules.throttle.admission.parts.token_limits
+        if limits is not None:
+            limits.counts.record_estimate("input", self._reserved.input, usage.input)
+            limits.counts.record_estimate("output", self._reserved.output, usage.output)
 
     def _used(self) -> TokenCost:
         """Return the tokens to be charged in the end."""

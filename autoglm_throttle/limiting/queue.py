@@ -26,9 +26,10 @@ _LOW = Priority.LOW
 class TicketQueue:
     """Tickets of one priority: those of one user in order of arrival, users in turn.
 
-    The next ticket is the oldest of the user who has been served least, by the cost of the demands. A user
-    who joins counts as served as much as the least served one in the queue: nobody saves up turns
-    (virtual token counter; start-time fair queueing). Unless it is ``fair``, only the arrival counts.
+    The next ticket is the oldest of the user who has been served least, by the cost of the demands, or by
+    their tokens where they are known. A user who joins counts as served as much as the least served one in
+    the queue: nobody saves up turns (virtual token counter; start-time fair queueing). Unless it is
+    ``fair``, only the arrival counts.
     """
 
     __slots__ = ("_by_user", "_fair", "_queued_at_least", "_served", "_turns", "_virtual", "tickets")
@@ -57,9 +58,7 @@ class TicketQueue:
             self._by_user[user] = ticket
             served = max(self._served.get(user, 0.0), self._virtual)
             self._served[user] = served
-            heapq.heappush(self._turns, (served, ticket.arrived_s, user))
-            if len(self._turns) > 2 * len(self._by_user) + STALE_TURNS_MAX:
-                self._drop_stale_turns()
+            self._push_turn(served, ticket.arrived_s, user)
         elif isinstance(mine, Ticket):
             self._by_user[user] = OrderedDict.fromkeys((mine, ticket))
         else:
@@ -118,12 +117,32 @@ class TicketQueue:
         user = ticket.demand.user
         served = self._served[user]
         self._virtual = max(self._virtual, served)
-        self._served[user] = served = served + ticket.demand.cost
+        reservation = ticket.charges.reservation
+        if reservation is None:
+            cost = ticket.demand.cost
+        else:
+            cost, reservation.queue = reservation.charges[0][1].work, self
+        self._served[user] = served = served + cost
         mine = self._by_user.get(user)
         if mine is not None:
             heapq.heapreplace(self._turns, (served, _oldest(mine).arrived_s, user))
         if len(self._served) > COUNTERS_MAX:
             self._forget()
+
+    def charge(self, user: str, cost: float) -> None:
+        """Charge more, or less if it is negative, to a user whose request has cost other than estimated."""
+        served = self._served.get(user)
+        if served is None:  # the user was forgotten
+            return
+        self._served[user] = served = served + cost
+        mine = self._by_user.get(user)
+        if mine is not None:
+            self._push_turn(served, _oldest(mine).arrived_s, user)
+
+    def _push_turn(self, served: float, arrived_s: float, user: str) -> None:
+        heapq.heappush(self._turns, (served, arrived_s, user))
+        if len(self._turns) > 2 * len(self._by_user) + STALE_TURNS_MAX:
+            self._drop_stale_turns()
 
     def _drop_stale_turns(self) -> None:
         """Rebuild the heap: users who join and leave before their turn would fill it."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import ceil, inf
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle.limiting.decisions import Usages, decision_of, fullest_first
 from autoglm_throttle.limiting.tokens import NO_TOKENS, TokenCost
 from autoglm_throttle.limiting.user_limits import NO_PARTS, Limits, LimitSets, Part, UserLimits
 from autoglm_throttle.types import Decision, Demand
+
+if TYPE_CHECKING:
+    from autoglm_throttle.limiting.queue import TicketQueue
 
 # Tokens that a limit of each kind counts; the names of the kinds begin those of their limits.
 TOKEN_KINDS: Final[Mapping[str, Callable[[TokenCost], int]]] = {
@@ -23,6 +28,9 @@ TOKEN_KINDS: Final[Mapping[str, Callable[[TokenCost], int]]] = {
 # Check of the shared store that has charged the tokens of a request, and its answer.
 StoredCheck: TypeAlias = tuple[Any, Sequence[int]]
 
+# Upper ends of the ranges in which estimates over used tokens are counted.
+ESTIMATE_RATIOS: Final = (0.5, 0.9, 1.1, 2.0, inf)
+
 
 @dataclass(slots=True)
 class TokenCounts:
@@ -32,6 +40,12 @@ class TokenCounts:
     settled: int = 0  # Used in the end
     given_back: int = 0  # Reserved and not used
     overrun: int = 0  # Used beyond what was reserved
+    ended: int = 0  # Streams, not tokens, that were ended at a limit
+    # Complete responses that report their tokens, by kind and by the end of the range of their ratio. Counted
+    # without the lock: of two threads at once one may be lost.
+    estimates: dict[tuple[str, float], int] = field(
+        default_factory=lambda: dict.fromkeys(product(("input", "output"), ESTIMATE_RATIOS), 0)
+    )
 
     def record(self, reserved: int, used: int) -> None:
         """Count the end of a request."""
@@ -41,11 +55,25 @@ class TokenCounts:
         else:
             self.overrun += used - reserved
 
+    def record_estimate(self, kind: str, reserved: int, used: int | None) -> None:
+        """Count the input or the output that was reserved for a request, over what it has used, if any."""
+        if used:
+            self.estimates[kind, ESTIMATE_RATIOS[bisect_left(ESTIMATE_RATIOS, reserved / used)]] += 1
+
+    def copy(self) -> TokenCounts:
+        """Return the counts as they are now."""
+        return replace(self, estimates=self.estimates.copy())
+
+    @property
+    def by_result(self) -> dict[str, int]:
+        """The tokens by what became of them."""
+        return {name: getattr(self, name) for name in ("reserved", "settled", "given_back", "overrun")}
+
 
 class Reservation:
     """Tokens of one request that are reserved and not settled yet."""
 
-    __slots__ = ("charges", "demand", "due", "is_exhausted", "stored")
+    __slots__ = ("charges", "demand", "due", "is_exhausted", "queue", "stored")
 
     def __init__(
         self, demand: Demand, cost: TokenCost, now: float, stored: StoredCheck | None = None
@@ -55,6 +83,8 @@ class Reservation:
         self.due: int = 0  # Output tokens that the shared store is charged with the next extension
         # When tokens were charged, and how many: at admission, then for each part of a long answer.
         self.charges: list[tuple[float, TokenCost]] = [(now, cost)]
+        # That the request has waited in, and that counts its tokens; None: it has not waited.
+        self.queue: TicketQueue | None = None
         # Whether a limit had too few tokens left for `TokenLimits.extend`.
         self.is_exhausted: bool = False
 

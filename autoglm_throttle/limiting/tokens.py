@@ -17,6 +17,9 @@ OUTPUTS_KEPT: Final = 200  # Newest outputs of a route and model, of which the q
 OUTPUTS_NEEDED: Final = 20  # Before the quantile replaces the default
 LEARNED_AT_MOST: Final = 1000  # Pairs of a route and a model; the one unused for longest is forgotten
 
+WORK_TOKENS: Final = 1000.0  # Input tokens that count as a request of cost 1 among queued requests
+OUTPUT_WORK: Final = 2.0  # Input tokens that count as one of output [weights of the virtual token counter]
+
 
 class TokenCost(NamedTuple):
     """Tokens of a request and of its answer."""
@@ -28,6 +31,11 @@ class TokenCost(NamedTuple):
     def total(self) -> int:
         """Both together."""
         return self.input + self.output
+
+    @property
+    def work(self) -> float:
+        """Work of the service, as the cost of a demand: 1 is that of a request of usual length."""
+        return (self.input + OUTPUT_WORK * self.output) / WORK_TOKENS
 
 
 NO_TOKENS: Final = TokenCost(0, 0)

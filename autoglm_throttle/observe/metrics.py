@@ -78,6 +78,12 @@ def _queued(inputs: MetricsInput) -> Rows:
     return [] if concurrency is None else [((p.label,), concurrency.waiting[p]) for p in Priority]
 
 
+def _token_estimates(inputs: MetricsInput) -> Rows:
+    counts = inputs.snapshot.token_counts
+    for (kind, ratio), count in () if counts is None else counts.estimates.items():
+        yield (kind, "+Inf" if math.isinf(ratio) else f"{ratio:g}"), count
+
+
 def _tier(inputs: MetricsInput) -> Rows:
     """One state per step of the table; on the way up the last step reached is the one in force."""
     steps = sorted({1.0, *(factor for _, factor in inputs.settings.control.tiers)})
@@ -249,6 +255,25 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         "priority",
     ),
     gauge("tokens", "Tokens left in the bucket.", by_key("tokens"), "priority"),
+    counter(
+        "limited_tokens",
+        "Tokens of requests under a limit in tokens: reserved at admission, settled as used, given_back, and "
+        "overrun beyond the reservation.",
+        by_key("token_counts.by_result"),
+        "result",
+    ),
+    counter(
+        "token_streams_ended",
+        "Streams that tokens_overrun has stopped or aborted.",
+        one("token_counts.ended"),
+    ),
+    counter(
+        "token_estimates",
+        "Complete responses that report their tokens, by what was reserved over what was used: above the "
+        "next lower ratio, and at most this one.",
+        _token_estimates,
+        "kind ratio",
+    ),
     gauge(
         "paused_requests",
         "Requests that have given their slot back for a while: idle streams, and writes to slow readers. "

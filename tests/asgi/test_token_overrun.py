@@ -100,7 +100,7 @@ async def test_stream_is_stopped_in_its_dialect() -> None:
     assert used(throttle) == INPUT + RESERVED + 1
     assert outcomes(throttle) == {Outcome.NEUTRAL: 1}
     counts = throttle.admission.parts.token_limits.counts  # type: ignore[union-attr]
-    assert (counts.settled, counts.overrun) == (INPUT + RESERVED + 1, 1)
+    assert (counts.settled, counts.overrun, counts.ended) == (INPUT + RESERVED + 1, 1, 1)
 
 
 async def test_aborted_stream_has_no_end() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import random
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -363,6 +364,8 @@ async def test_usage_teaches_the_next_estimate() -> None:
         )
     counts = throttle.admission.parts.token_limits.counts  # type: ignore[union-attr]
     assert counts.reserved == INPUT + OUTPUT + 30 + OUTPUT
+    estimates = {key: count for key, count in counts.estimates.items() if count}
+    assert estimates == {("input", 0.9): 1, ("input", 1.1): 1, ("output", inf): 2}
 
 
 async def test_dry_run_rejects_nothing_and_reserves_what_fits() -> None:

@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 
 from autoglm_throttle import Demand, Outcome, Permit, Priority, Rejection, Settings, Throttle
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
+from autoglm_throttle.limiting.token_limits import TokenCounts
 from autoglm_throttle.observe import METRICS, collector, host
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec
 from autoglm_throttle.store.fleet import FleetView
@@ -42,7 +43,14 @@ def test_each_series_has_the_labels_of_the_table(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(host, "_monitor", lambda: SimpleNamespace(current=lambda: HOST))
     clock = ManualClock()
     how = {"clock": clock, "gpu": knowing_all(clock)}
-    throttle = loaded(how, store=STORE, fleet=FleetView(4, True, 1, 0), quota=QUOTA, guards=GUARDS)
+    throttle = loaded(
+        how,
+        store=STORE,
+        fleet=FleetView(4, True, 1, 0),
+        quota=QUOTA,
+        guards=GUARDS,
+        token_counts=TokenCounts(),
+    )
     throttle.tick()
     recorder = SimpleNamespace(counts=(3, 1, ""))
     for spec, family in zip(METRICS, scraped(throttle, recorder).values(), strict=True):

@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, Numbe
 
 from autoglm_throttle import ConfigError, Demand, Permit, Priority
 from autoglm_throttle._runtime import how_to_install
+from autoglm_throttle.limiting.token_limits import TokenCounts
 from autoglm_throttle.observe import METRICS, export_to_otel, host
 from autoglm_throttle.observe.metric import HistogramSpec
 from autoglm_throttle.observe.otel import EDGES, otel_name
@@ -45,7 +46,8 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
     monkeypatch.setattr(host, "_monitor", lambda: SimpleNamespace(current=lambda: HOST))
     clock = ManualClock()
     how = {"clock": clock, "gpu": knowing_all(clock)}
-    throttle = loaded(how, store=STORE, fleet=FleetView(4, True, 1, 0), quota=QUOTA, guards=GUARDS)
+    stored = {"store": STORE, "fleet": FleetView(4, True, 1, 0)}
+    throttle = loaded(how, quota=QUOTA, guards=GUARDS, token_counts=TokenCounts(), **stored)
     throttle.tick()
     return throttle
 
