@@ -43,7 +43,7 @@ from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rea
 
 if TYPE_CHECKING:
     from autoglm_throttle.asgi.app_breaker import AppBreaker
-    from autoglm_throttle.asgi.token_routes import TokenRoutes
+    from autoglm_throttle.asgi.token_routes import TokenRoutes, TokensOf
     from autoglm_throttle.asgi.tracing import Tracing
     from autoglm_throttle.asgi.vllm import VllmServer
 
@@ -63,6 +63,8 @@ class ThrottleMiddleware:
         breaker: name of the guard around the app, configured by ``throttle.feature(name, ...)``; None: no
             breaker. The app's own failures open it. While it is open, the feature's fallback answers before
             any limit is checked; without a fallback requests are rejected with 503.
+        tokens_of: counts the input tokens of a JSON body, with limits in tokens; None: they are estimated.
+            It runs in the event loop, for texts up to 64 KiB. If it fails, they are estimated.
 
     Raises:
         ConfigError: the environment, or ``IDENTITY``, is not usable. If a running server builds the
@@ -77,10 +79,11 @@ class ThrottleMiddleware:
         throttle: Throttle | None = None,
         identify: Identify | None = None,
         breaker: str | None = None,
+        tokens_of: TokensOf | None = None,
     ) -> None:
         self.app: App = app
         self._breaker: AppBreaker | None = None
-        self._arguments = app, identify, breaker
+        self._arguments = app, identify, breaker, tokens_of
         self._vllm: VllmServer | None = None
         try:
             self._prepare(throttle if throttle is not None else Throttle.from_env())
@@ -94,7 +97,7 @@ class ThrottleMiddleware:
     def _prepare(
         self, throttle: Throttle, app: App | None = None, exempt_prefixes: tuple[str, ...] = ()
     ) -> None:
-        own, identify, breaker = self._arguments
+        own, identify, breaker, tokens_of = self._arguments
         self.app = app or own
         self.throttle = throttle
         settings = throttle.settings
@@ -102,7 +105,7 @@ class ThrottleMiddleware:
         if throttle.admission.parts.token_limits is not None:
             from autoglm_throttle.asgi.token_routes import TokenRoutes
 
-            self._tokens = TokenRoutes(throttle, settings.tokens)
+            self._tokens = TokenRoutes(throttle, settings.tokens, tokens_of)
         self._routes = RouteTable(
             settings.routes,
             settings.callers.exempt_paths,

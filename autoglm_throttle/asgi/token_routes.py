@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle.admission.counters import REPLACEABLE
 from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection
 from autoglm_throttle.asgi.scope import App, Scope
 from autoglm_throttle.asgi.token_meter import TokenMeter, TokenRules
+from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.limiting.concurrency_limiter import Ticket
 from autoglm_throttle.limiting.token_request import TokenRequest, token_request
-from autoglm_throttle.limiting.token_usage import parsed
+from autoglm_throttle.limiting.token_usage import TOKENS_AT_MOST, is_count, parsed
 from autoglm_throttle.limiting.tokens import TokenEstimator
 from autoglm_throttle.types import TokenOverrun, TokenReserve
 
@@ -24,11 +26,18 @@ if TYPE_CHECKING:
 # Ends of the paths of requests that generate no text.
 _EMBEDDINGS: Final = ("/embeddings", "/rerank", "/score", "/classify", "/pooling")
 
+TOKENIZED_BYTES: Final = 65_536  # A longer text is estimated: to count it would delay all other requests
+TokensOf: TypeAlias = Callable[[dict[str, Any]], int]
+
 
 class TokenRoutes:
     """Admits the requests of the routes that cost tokens."""
 
-    def __init__(self, throttle: Throttle, settings: TokenSettings) -> None:
+    def __init__(
+        self, throttle: Throttle, settings: TokenSettings, tokens_of: TokensOf | None = None
+    ) -> None:
+        self._tokens_of = tokens_of
+        self._logger = RateLimitedLogger("tokens", throttle.admission.parts.settlement.clock)
         self.most_bytes: int = settings.body_max_bytes
         self._throttle = throttle
         estimator = TokenEstimator(
@@ -69,10 +78,27 @@ class TokenRoutes:
     def _request(self, scope: Scope, body: RequestBody) -> TokenRequest:
         generates = not scope["path"].rstrip("/").endswith(_EMBEDDINGS)
         content = None if _is_encoded(scope["headers"]) else body.content
-        request = None if content is None else token_request(parsed(content), generates=generates)
+        document = None if content is None else parsed(content)
+        request = token_request(document, generates=generates)
         if request is None:  # the app answers an error, or finds more in it: the bytes stand for its text
             return TokenRequest(text_bytes=body.received_bytes, generates=generates)
-        return request
+        return self._counted(document, request)
+
+    def _counted(self, document: Any, request: TokenRequest) -> TokenRequest:  # noqa: ANN401 - JSON
+        """Return a request with its tokens as `tokens_of` counts them, if that is given and succeeds."""
+        if self._tokens_of is None or request.text_bytes > TOKENIZED_BYTES:
+            return request
+        try:
+            tokens = self._tokens_of(document)
+        except Exception as error:  # noqa: BLE001 - of the user's tokenizer
+            self._logger.warn("tokenizer", "tokens_of failed, the estimate is used", error=error)
+            return request
+        if not is_count(tokens):
+            kind = type(tokens).__name__
+            wanted = f"a whole number from 0 to {TOKENS_AT_MOST}"
+            self._logger.warn("tokenizer", f"tokens_of returned {kind}, not {wanted}; the estimate is used")
+            return request
+        return replace(request, text_bytes=0, tokens=tokens)
 
 
 def _is_encoded(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -164,7 +164,7 @@ class TokenUsage:
                 continue
             if field == "_cached" and isinstance(value, dict):
                 value = value.get("cached_tokens")  # noqa: PLW2901
-            if _is_count(value):
+            if is_count(value):
                 setattr(self, field, value)
                 reports = True
                 if field == "_output":
@@ -215,7 +215,7 @@ class TokenUsage:
             counts = (info.get(name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens"))
             earlier = self._samples.get(key, (0, 0, 0, 0))
             prompt, cached, generated = (
-                new if _is_count(new) else old for new, old in zip(counts, earlier, strict=False)
+                new if is_count(new) else old for new, old in zip(counts, earlier, strict=False)
             )
             size = max(earlier[3], text_size(document.get("text")))
             self._samples[key] = (prompt, cached, generated, size)
@@ -303,6 +303,6 @@ def _size_of_choices(choices: list[Any]) -> int:
     return size
 
 
-def _is_count(value: object) -> TypeGuard[int]:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether a value of JSON is a plausible number of tokens."""
     return type(value) is int and 0 <= value <= TOKENS_AT_MOST

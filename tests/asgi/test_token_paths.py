@@ -20,7 +20,6 @@ from autoglm_throttle.types import Decision, Outcome, Priority, Reason, Rejected
 from tests.asgi.run_app import Answer, Message, http_scope, send_scope
 
 PATH = "/v1/chat/completions"
-ABORTS = 2000
 INPUT = 25  # Estimated: a hundred bytes
 OUTPUT = 40
 REPORTED = (30, 7)
@@ -398,7 +397,8 @@ async def test_request_that_leaves_the_queue_gets_its_tokens_back() -> None:
     assert 1000 - left(throttle) == sum(REPORTED)
 
 
-async def test_random_aborts_leak_no_tokens() -> None:  # noqa: C901 - one scene
+@pytest.mark.parametrize("aborts", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
+async def test_random_aborts_leak_no_tokens(aborts: int) -> None:  # noqa: C901 - one scene
     rng = random.Random(1)
     throttle = limited(tokens_limit="16000000/minute", policy="concurrency", inflight_max=5, slo_s=5)
 
@@ -415,7 +415,7 @@ async def test_random_aborts_leak_no_tokens() -> None:  # noqa: C901 - one scene
         scope = http_scope(PATH, "POST", {"content-length": str(len(BODY))})
         await send_scope(middleware, scope, [{"type": "http.request", "body": BODY, "more_body": False}])
 
-    for _ in range(ABORTS // 20):
+    for _ in range(aborts // 20):
         tasks = [asyncio.ensure_future(request()) for _ in range(20)]
         for task in tasks:
             for _ in range(rng.randrange(4)):
