@@ -21,6 +21,7 @@ from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.gpu import ENGINES
+from autoglm_throttle.settings.groups.tokens import TOKEN_FIELDS, named_limits
 from autoglm_throttle.types import Clock, Decision, Demand, EngineCapacity, GpuProvider, Policy
 from autoglm_throttle.types.identity import CallerHasher
 
@@ -162,21 +163,32 @@ def limit_sets(settings: Settings) -> LimitSets:
     )
 
 
+def token_limit_sets(settings: Settings) -> dict[str, LimitSets]:
+    """Create the sets of token limits of each kind that has any."""
+    sets = {}
+    for kind, field in TOKEN_FIELDS.items():
+        of_kind = LimitSets(
+            [named_limits(kind, settings.tokens.by_kind[kind]) or ()] * 3,
+            by_plan={name: named_limits(kind, getattr(plan, field)) for name, plan in settings.plans.items()},
+            by_route={each.name: named_limits(kind, getattr(each, field)) for each in settings.routes},
+            address_factor=settings.users.address_factor,
+            prefix=f"{kind}.",
+        )
+        if any(of_kind):
+            sets[kind] = of_kind
+    return sets
+
+
 def token_limits(
     settings: Settings, users: UserLimits | SharedUserLimits, processes: int
 ) -> TokenLimits | SharedTokenLimits | None:
     """Create the limits of tokens, for one of several processes; None without any."""
-    by_kind = settings.tokens.by_kind
-    if not by_kind:
+    sets, max_users = token_limit_sets(settings), settings.users.max_users
+    if not sets:
         return None
     from autoglm_throttle.limiting.token_limits import TokenLimits
     from autoglm_throttle.store.fallback import fair_share
 
-    factor, max_users = settings.users.address_factor, settings.users.max_users
-    sets = {
-        kind: LimitSets([limits] * 3, by_plan={}, by_route={}, address_factor=factor, prefix=f"{kind}.")
-        for kind, limits in by_kind.items()
-    }
     if isinstance(users, UserLimits):
         share = partial(fair_share, processes=processes)
         return TokenLimits(users, {kind: each.map(share) for kind, each in sets.items()}, max_users)
@@ -199,7 +211,7 @@ def user_limits(
     ``fleet_sync`` knows the number of processes, where ``settings.workers`` does not.
     """
     sets = limit_sets(settings)
-    store = shared_store(settings, redis) if any(sets) or settings.tokens.by_kind else None
+    store = shared_store(settings, redis) if any(sets) or token_limit_sets(settings) else None
     if store is None:
         return UserLimits(sets, settings.users.max_users)
     from autoglm_throttle.store.fallback import StoreFallback

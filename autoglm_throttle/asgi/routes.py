@@ -129,7 +129,8 @@ class RouteTable:
         key = None if route is None else (route.name, self._generation)
         dialect = dialect_of(path, self._errors if route is None else route.errors or self._errors)
         transfer = _TRANSFERS[slot]
-        if method == "POST" and path in self._token_paths and slot is not SlotUse.NONE:
+        costs_tokens = path in self._token_paths or (route is not None and route.limits_tokens)
+        if method == "POST" and costs_tokens and slot is not SlotUse.NONE:
             transfer = TOKENS
         return PathPolicy(
             route, name, not exempt, transfer, method not in WITHOUT_BODY, root_path, key, dialect

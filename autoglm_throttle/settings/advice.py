@@ -12,6 +12,7 @@ from autoglm_throttle.settings.groups import settings_table
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import HeaderTrust
 from autoglm_throttle.settings.groups.gpu import ENGINES
+from autoglm_throttle.settings.groups.tokens import TOKEN_FIELDS
 from autoglm_throttle.settings.problems import Problem, quoted_key
 from autoglm_throttle.settings.route_policy import earlier_matches
 from autoglm_throttle.settings.sources import SettingSource
@@ -87,8 +88,9 @@ def startup_advice(settings: Settings) -> list[Problem]:
     """Collect the advice that a throttle logs when it starts: settings that are hardly ever intended."""
     if settings.store.redis_url is None:
         return []
-    limited = [*settings.users.by_priority, *(policy.user_limit for policy in settings.routes)]
-    limited += [plan.user_limit for plan in settings.plans.values()]
+    limited = [*settings.users.by_priority, *settings.tokens.by_kind.values()]
+    for policy in (*settings.routes, *settings.plans.values()):
+        limited += [getattr(policy, name) for name in ("user_limit", *TOKEN_FIELDS.values())]
     used = settings.fleet.fleet or settings.fleet.fleet_gpu or settings.shared_breakers.shared
     advice = []
     if not (used or any(limited)):

@@ -16,8 +16,8 @@ from autoglm_throttle.settings.groups.breaker import (
     cross_field_problems,
     order_messages,
 )
-from autoglm_throttle.settings.groups.callers import LIMITS_AT_MOST
 from autoglm_throttle.settings.groups.gpu import stale_at_least_s
+from autoglm_throttle.settings.groups.tokens import TOKEN_FIELDS, token_limit_problems
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.types import BorrowMode, Signal, TokenOverrun
 
@@ -126,12 +126,8 @@ def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _token_contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
-    names = ("tokens_limit", "tokens_input_limit", "tokens_output_limit")
-    together = sum(len(v[name]) for name in names)
-    for name in names:
-        if v[name] and together > LIMITS_AT_MOST:
-            hint = "each request checks all limits of its user"
-            yield name, " ".join(names), f"at most {LIMITS_AT_MOST} token limits together", hint
+    for problem in token_limit_problems(v):
+        yield problem.variable, " ".join(TOKEN_FIELDS.values()), problem.message, problem.hint
     if v["tokens_overrun"] is not TokenOverrun.ALLOW and v["redis_url"] is not None:
         hint = "a stream does not wait for the answer of the store: leave it at allow, or leave out REDIS_URL"
         yield (

@@ -4,12 +4,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self, TypeVar, Unpack
 
+from pydantic import model_validator
+
 from autoglm_throttle.settings import field_types as f
 from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
 from autoglm_throttle.settings.groups.base import DEFAULTS, Override, keys_of, validate
 from autoglm_throttle.settings.groups.breaker import BreakerSettings
 from autoglm_throttle.settings.groups.callers import USER_LIMITS
-from autoglm_throttle.settings.problems import MASK, Problem, quoted_key, repr_for_user, unknown_key
+from autoglm_throttle.settings.groups.tokens import token_limit_problems
+from autoglm_throttle.settings.problems import (
+    MASK,
+    ConfigError,
+    Problem,
+    quoted_key,
+    repr_for_user,
+    unknown_key,
+)
 from autoglm_throttle.settings.route_policy import LABEL, RoutePolicy
 from autoglm_throttle.settings.sources import as_table, head_of
 from autoglm_throttle.types import Criticality, Priority, UserLimit
@@ -35,6 +45,12 @@ class PlanPolicy(Override):
     name: Annotated[str, LABEL]
     user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
     """Replaces ``USER_LIMIT`` for each member; ``off`` lifts it, None leaves it."""
+    tokens_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces ``TOKENS_LIMIT`` for each member; ``off`` lifts it, None leaves it."""
+    tokens_input_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces ``tokens_input_limit`` in the same way."""
+    tokens_output_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces ``tokens_output_limit`` in the same way."""
     priority: Annotated[Priority, f.PRIORITY] | None = None
     """The class of its requests; None leaves it to routes and settings."""
     members: Annotated[tuple[str, ...], MEMBERS] = ()
@@ -43,6 +59,12 @@ class PlanPolicy(Override):
     if TYPE_CHECKING:
 
         def __init__(self, name: str, **values: Unpack[v.PlanValues]) -> None: ...
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        if problems := token_limit_problems(self.__dict__):
+            raise ConfigError(problems)
+        return self
 
 
 NAME_CHARACTERS: Final = 200

@@ -12,6 +12,7 @@ from autoglm_throttle.settings.field_types import FieldType, FieldTypeError
 from autoglm_throttle.settings.groups.base import Override, validate
 from autoglm_throttle.settings.groups.callers import PATH_CHARACTERS, USER_LIMITS, ErrorStyle
 from autoglm_throttle.settings.groups.gpu import PRECISION, RATIO
+from autoglm_throttle.settings.groups.tokens import TOKEN_FIELDS, token_limit_problems
 from autoglm_throttle.settings.problems import ConfigError, Problem
 from autoglm_throttle.settings.sources import as_table
 from autoglm_throttle.types import Priority, SlotUse, UserLimit
@@ -118,6 +119,12 @@ class RoutePolicy(Override):
     """Units, up to 1e9, that a request takes from its bucket and, rounded up, from user windows; above 0."""
     user_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
     """Replaces the user limit of settings and plan; ``off`` lifts it, None leaves it."""
+    tokens_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces ``TOKENS_LIMIT`` and that of the plan; ``off`` lifts it, None leaves it."""
+    tokens_input_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces ``tokens_input_limit`` in the same way."""
+    tokens_output_limit: Annotated[tuple[UserLimit, ...], USER_LIMITS] | None = None
+    """Replaces ``tokens_output_limit`` in the same way."""
     name: Annotated[str, LABEL] = ""
     """Its name in rejections, logs and metrics; not set: made from methods and pattern."""
     exempt: Annotated[bool, f.FLAG] = False
@@ -138,14 +145,21 @@ class RoutePolicy(Override):
     @model_validator(mode="after")
     def _complete(self, info: ValidationInfo) -> Self:
         given = self.model_fields_set | set(info.context or ())
-        charged = {"priority", "user_limit", "resource_policy"} & given
+        charged = {"priority", "user_limit", "resource_policy", *TOKEN_FIELDS.values()} & given
         if self.exempt and (charged or self.cost != 1.0 or "cost" in (info.context or ())):
-            left_out = "leave out cost, priority, user_limit, resource_policy"
+            left_out = "leave out cost, priority, user_limit, token limits, resource_policy"
             raise ConfigError([Problem("exempt", "an exempt route is never charged", left_out)])
+        if problems := token_limit_problems(self.__dict__):
+            raise ConfigError(problems)
         if not self.name:
             # The model is frozen.
             self.__dict__["name"] = f"{','.join(sorted(self.methods or ()))} {self.pattern}".strip()
         return self
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether it has a token limit of its own."""
+        return any(getattr(self, name) for name in TOKEN_FIELDS.values())
 
     @cached_property
     def segments(self) -> tuple[str, ...]:

@@ -56,6 +56,9 @@ class PlanValues(TypedDict, total=False):
     """Arguments of ``PlanPolicy``."""
 
     user_limit: str | Sequence[t.UserLimit] | None
+    tokens_limit: str | Sequence[t.UserLimit] | None
+    tokens_input_limit: str | Sequence[t.UserLimit] | None
+    tokens_output_limit: str | Sequence[t.UserLimit] | None
     priority: t.Priority | Literal["high", "mid", "low"] | None
     members: str | Collection[str] | None
 
@@ -73,6 +76,9 @@ class RouteValues(TypedDict, total=False):
     priority: t.Priority | Literal["high", "mid", "low"] | None
     cost: float | None
     user_limit: str | Sequence[t.UserLimit] | None
+    tokens_limit: str | Sequence[t.UserLimit] | None
+    tokens_input_limit: str | Sequence[t.UserLimit] | None
+    tokens_output_limit: str | Sequence[t.UserLimit] | None
     name: str | None
     exempt: bool | None
     slo_s: float | str | None

@@ -265,3 +265,15 @@ async def test_request_that_is_rejected_after_its_admission_gives_all_back() -> 
     await settled(throttle)
     assert used(server) == sum(REPORTED)
     assert requests(server) == 1
+
+
+async def test_route_with_a_limit_of_its_own_costs_tokens() -> None:
+    server = FakeServer()
+    routes = [{"pattern": "/own/{id}", "tokens_output_limit": "100/minute"}]
+    throttle = limited(server, tokens_limit=(), routes=routes)
+    for path in ("/own/1", PATH, "/other"):
+        scope = http_scope(path, "POST", {"content-length": str(len(BODY))})
+        message = {"type": "http.request", "body": BODY, "more_body": False}
+        await send_scope(ThrottleMiddleware(ENDED, throttle=throttle), scope, [message])
+        await settled(throttle)
+        assert used(server, "*") == REPORTED[1], path

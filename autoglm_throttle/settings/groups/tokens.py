@@ -1,12 +1,37 @@
 """Settings of limits in tokens."""
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
 
 from autoglm_throttle.settings import field_types as f
 from autoglm_throttle.settings.field_types import choice, listed, number
 from autoglm_throttle.settings.groups.base import Group
-from autoglm_throttle.settings.groups.callers import REQUEST_PATH, USER_LIMITS, Limits
+from autoglm_throttle.settings.groups.callers import LIMITS_AT_MOST, REQUEST_PATH, USER_LIMITS, Limits
+from autoglm_throttle.settings.problems import Problem
 from autoglm_throttle.types import TokenLimit, TokenOverrun, TokenReserve
+
+# Names of the limits of each kind of tokens: settings, and fields of the policies of plans and routes.
+TOKEN_FIELDS: Final = {
+    "tokens": "tokens_limit",
+    "input": "tokens_input_limit",
+    "output": "tokens_output_limit",
+}
+
+
+def named_limits(kind: str, limits: Limits | None) -> tuple[TokenLimit, ...] | None:
+    """Return limits of a kind of tokens under their own names; None if there are none to replace others."""
+    if limits is None:
+        return None
+    return tuple(TokenLimit(f"{kind}-{each.window_s}s", each.limit, each.window_s) for each in limits)
+
+
+def token_limit_problems(values: Mapping[str, Any]) -> list[Problem]:
+    """Return a problem for each field of token limits if there are too many together."""
+    given = [name for name in TOKEN_FIELDS.values() if values[name]]
+    if sum(len(values[name]) for name in given) <= LIMITS_AT_MOST:
+        return []
+    message = f"at most {LIMITS_AT_MOST} token limits together"
+    return [Problem(name, message, "each request checks all limits of its user") for name in given]
 
 
 class TokenSettings(Group):
@@ -45,11 +70,6 @@ class TokenSettings(Group):
     ends as if the answer had reached its maximum length (stop), or its connection is closed (abort)."""
 
     @property
-    def by_kind(self) -> dict[str, tuple[TokenLimit, ...]]:
-        """The limits of each kind of tokens that has any."""
-        given = {"tokens": self.limit, "input": self.input_limit, "output": self.output_limit}
-        return {
-            kind: tuple(TokenLimit(f"{kind}-{each.window_s}s", each.limit, each.window_s) for each in limits)
-            for kind, limits in given.items()
-            if limits
-        }
+    def by_kind(self) -> dict[str, Limits]:
+        """The limits of each kind of tokens; an empty tuple means none."""
+        return {"tokens": self.limit, "input": self.input_limit, "output": self.output_limit}
