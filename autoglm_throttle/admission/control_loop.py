@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.control.latency import LatencyPercentile
+from autoglm_throttle.control.scaling import ReplicasRatio
 from autoglm_throttle.control.staleness import CURRENT_STATES
 from autoglm_throttle.control.tiers import occupancy
 from autoglm_throttle.events import device_events, objective_learned, verdict_events
@@ -66,6 +67,7 @@ class ControlLoop:
         self._admission = admission
         self._settlement = admission.parts.settlement
         self._latency = LatencyPercentile(DURATION_BUCKETS_S)
+        self._replicas = ReplicasRatio()
         self._wakes_samplers = wakes_samplers
         limits = self._settlement.limiter.view(self._clock())
         # Objective until one is learned; None: one is set, or the event that it was learned was queued.
@@ -108,6 +110,7 @@ class ControlLoop:
             state = self._publish(self.controller.observe(view, report, stats, now), now)
             if parts.quota is not None:
                 parts.quota.learn(view, now)
+            self.replicas_ratio(now)
             self._schedule_next_read(view, state, source, now)
             parts.settlement.call_ready(now)
             parts.user_limits.sweep(now, SWEPT_PER_SAMPLE)
@@ -174,6 +177,10 @@ class ControlLoop:
         if limiter.limit < math.inf:
             terms["demand"] = limiter.view(now).pressure
         return terms
+
+    def replicas_ratio(self, now: float) -> float | None:
+        """Return the wanted replicas over the present ones; None: not known. Called under the lock."""
+        return self._replicas.update(self.pressure(now), now)
 
     def _clock(self) -> float:
         return self._settlement.clock()

@@ -66,6 +66,8 @@ class Snapshot:
     """Times between two events with data of an event stream."""
     pressure: Mapping[str, float]
     """Term -> load over its target, 1 at the target; only terms that are known."""
+    replicas_ratio: float | None = None
+    """Wanted replicas over the present ones, averaged over a minute; None: no term of it is known."""
     would_reject: Mapping[tuple[Priority, Reason], int]
     """Requests admitted only because of a dry run."""
     dry_run: bool
@@ -132,6 +134,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         first_token={p: row.first_token.copy() for p, row, _ in by_class},
         inter_token={p: row.inter_token.copy() for p, row, _ in by_class},
         pressure=control.pressure(now),
+        replicas_ratio=control.replicas_ratio(now),
         would_reject={(p, reason): n for p, row, _ in by_class for reason, n in row.would_reject.items()},
         dry_run=settings.control.dry_run,
         rate_limit_rps=dict(zip(Priority, parts.buckets.rates, strict=True)),

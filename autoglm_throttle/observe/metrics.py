@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.admission.counters import ODDITIES
 from autoglm_throttle.control.memory import FillBasis
+from autoglm_throttle.control.scaling import SCALING_TERMS
 from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS, SOURCE_METRICS
 from autoglm_throttle.observe.host_metrics import HOST_METRICS
 from autoglm_throttle.observe.metric import (
@@ -35,7 +36,14 @@ from autoglm_throttle.observe.metric import (
     stateset,
 )
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.types import BreakerState, DegradationLevel, Priority, TelemetryState, WorkClassView
+from autoglm_throttle.types import (
+    BreakerState,
+    DegradationLevel,
+    GpuCondition,
+    Priority,
+    TelemetryState,
+    WorkClassView,
+)
 from autoglm_throttle.version import __version__
 
 if TYPE_CHECKING:
@@ -45,6 +53,9 @@ if TYPE_CHECKING:
     from autoglm_throttle.control.quota import QuotaView
     from autoglm_throttle.types import ControlState
 
+# States and conditions in which the load is not known, or is that of fewer devices than there are.
+_OLD_SAMPLE: Final = frozenset({TelemetryState.STALE, TelemetryState.BLIND})
+_FAULTY: Final = frozenset({GpuCondition.LOST, GpuCondition.STALLED})
 # States without a sample for the table.
 _NO_SAMPLE: Final = frozenset({TelemetryState.STARTING, TelemetryState.BLIND, TelemetryState.NONE})
 
@@ -104,6 +115,14 @@ def _inflight_limit(inputs: MetricsInput) -> Rows:
     view, most = inputs.snapshot.concurrency, inputs.settings.concurrency.inflight_max or math.inf
     limit = math.inf if view is None else min(view.limit, view.memory_cap, most)
     return [] if math.isinf(limit) else [((), limit)]
+
+
+def _scale_hold(inputs: MetricsInput) -> Rows:
+    view = inputs.snapshot.view
+    verdicts = () if view is None else view.verdicts.values()
+    faulty = any(one.condition in _FAULTY for one in verdicts)
+    lost = any(device.health == "lost" for device in inputs.snapshot.devices)
+    yield (), float(faulty or lost or inputs.snapshot.control.telemetry in _OLD_SAMPLE)
 
 
 def _table_factor(control: ControlState) -> float | None:
@@ -243,9 +262,20 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     gauge(
         "pressure_ratio",
         "Load over its target, by term, 1 at the target and more above it: demand (over the service rate), "
-        "and of gpu_pressure_terms those that are known. The number to scale by.",
+        "and of gpu_pressure_terms those that are known.",
         by_key("pressure"),
         "term",
+    ),
+    gauge(
+        "desired_replicas_ratio",
+        "Wanted replicas over the present ones, the number to scale by: the largest of the terms "
+        f"{', '.join(SCALING_TERMS)} of the pressure, averaged over a minute. Unknown terms are left out.",
+        one("replicas_ratio"),
+    ),
+    gauge(
+        "scale_hold",
+        "1 while replicas must not be removed: telemetry is stale or blind, or a device is lost or stalled.",
+        _scale_hold,
     ),
     gauge(
         "rate_limit",
