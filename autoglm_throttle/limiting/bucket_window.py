@@ -100,9 +100,10 @@ class BucketWindow:
 
     def refund(self, ring: BucketRing, units: int, charged_at: float, now: float) -> bool:
         """Remove units from the bucket in which they were charged; return whether all were still present."""
-        charged, present = self._bucket(charged_at), self._bucket(now)
+        width_us = self._width_us  # `_bucket`, without the calls
+        charged = int(charged_at * 1e6 // width_us)
         age = ring.last - charged
-        if present - charged >= COUNTED_BUCKETS or not 0 <= age < COUNTED_BUCKETS:
+        if now * 1e6 // width_us - charged >= COUNTED_BUCKETS or not 0 <= age < COUNTED_BUCKETS:
             return False
         shift = age * self._bits
         if ring.counts >> shift & self._full < units:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil, inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle.limiting.decisions import Usages, decision_of, fullest_first
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 # Tokens that a limit of each kind counts; the names of the kinds begin those of their limits.
 TOKEN_KINDS: Final[Mapping[str, Callable[[TokenCost], int]]] = {
-    "tokens": lambda cost: cost.input + cost.output,
-    "input": lambda cost: cost.input,
-    "output": lambda cost: cost.output,
+    "tokens": sum,  # of the pair; all three are calls of C
+    "input": itemgetter(0),
+    "output": itemgetter(1),
 }
 
 
@@ -125,7 +126,7 @@ class TokenLimits:
         charged: list[tuple[UserLimits, int]] = []
         usages: Usages = ()
         for units_of, limits in self._all:
-            units = max(1, ceil(demand.cost)) if units_of is None else units_of(cost)
+            units = ceil(demand.cost) or 1 if units_of is None else units_of(cost)
             if not units:
                 continue
             verdict = limits.hit_units(demand, units, now, parts)
@@ -205,7 +206,7 @@ class TokenLimits:
                     if units:
                         limits.give_back(demand, charged_s, now, units)
                         excess -= units
-        self.counts.record(charges[0][1].total, actual.total)
+        self.counts.record(sum(charges[0][1]), sum(actual))
 
     def resize(self, change: Callable[[Limits], Limits]) -> None:
         """Apply changed token limits from now on, of at most as many units; counted units stay."""
