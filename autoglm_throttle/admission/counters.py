@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, field
 
 from autoglm_throttle.types import Outcome, Priority, Reason
@@ -18,6 +19,9 @@ DURATION_BUCKETS_S = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0),
     *(2.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
 )
+
+# Rejections by a user limit that are kept: they name the users limited most.
+LIMITED_USERS = 1_000
 
 ODDITIES = (  # Names of handled and counted oddities: a closed set, also the metric label
     *("behind_proxy", "identify_failed", "disconnected_in_queue", "malformed_deadline"),
@@ -91,13 +95,15 @@ class PriorityCounters:
 class Counters:
     """All counters of one throttle; used under its lock."""
 
-    __slots__ = ("chunks", "classes", "exempt", "oddities", "stale_results")
+    __slots__ = ("chunks", "classes", "exempt", "limited_users", "oddities", "stale_results")
 
     def __init__(self) -> None:
         self.classes: tuple[PriorityCounters, ...] = tuple(PriorityCounters() for _ in Priority)
         self.exempt: int = 0
         # Streamed chunks. Counted without the lock: of two concurrent increments one may be lost.
         self.chunks: int = 0
+        # Users of the newest rejections by a user limit, the newest last.
+        self.limited_users: deque[str] = deque(maxlen=LIMITED_USERS)
         self.stale_results: int = 0
         self.oddities: dict[str, int] = dict.fromkeys(ODDITIES, 0)
 

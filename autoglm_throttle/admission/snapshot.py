@@ -77,6 +77,8 @@ class Snapshot:
     tokens: Mapping[Priority, float]
     users: int
     """Users in the in-memory table; with a shared store, users counted locally during its outage."""
+    limited_users: tuple[str, ...]
+    """Users of the newest rejections by a user limit, at most 1,000, the newest last."""
     fleet: FleetView | None
     """The fleet that shares the priority rates; None where rates are local to this process."""
     store: StoreView | None
@@ -140,6 +142,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         rate_limit_rps=dict(zip(Priority, parts.buckets.rates, strict=True)),
         tokens={p: bucket.tokens(now) for p, _, bucket in by_class},
         users=parts.user_limits.users,
+        limited_users=tuple(counters.limited_users),
         fleet=parts.fleet.view() if parts.fleet is not None else None,
         store=parts.store.view() if parts.store is not None else None,
         view=control.gpu_view,

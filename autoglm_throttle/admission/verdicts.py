@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DISCONNECT_WATCH_DELAY_S = 0.05
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
+_USER = Reason.USER  # A global name: an attribute of an enumeration takes twice as long.
 _new = object.__new__  # Before Python 3.13 an ``__init__`` costs as much as fifteen stores.
 
 
@@ -121,6 +122,8 @@ class Verdicts:
         """Reject a demand; in a dry run count the rejection and admit it."""
         settlement = self._settlement
         row, reason = settlement.rows[demand.rank], decision.reason
+        if reason is _USER:
+            settlement.counters.limited_users.append(demand.user)
         if self._dry_run:
             row.would_reject[reason] += 1
             row.admitted += 1

@@ -5,6 +5,7 @@ from autoglm_throttle.observe.logs import JsonFormatter
 from autoglm_throttle.observe.metric import HistogramSpec, MetricSpec
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.observe.otel import export_to_otel
+from autoglm_throttle.observe.page.app import StatusApp, status_app
 
 __all__ = [
     "METRICS",
@@ -12,7 +13,9 @@ __all__ = [
     "JsonFormatter",
     "MetricSpec",
     "MetricsApp",
+    "StatusApp",
     "collector",
     "export_to_otel",
     "metrics_app",
+    "status_app",
 ]

@@ -129,7 +129,7 @@ def _table_factor(control: ControlState) -> float | None:
     return None if control.telemetry in _NO_SAMPLE else control.table_factor
 
 
-def _work_classes(inputs: MetricsInput) -> Iterable[tuple[str, WorkClassView]]:
+def work_classes(inputs: MetricsInput) -> Iterable[tuple[str, WorkClassView]]:
     """Return the figures of each label; work classes with one label become one."""
     concurrency = inputs.snapshot.concurrency
     known = {route.name: route.name for route in inputs.settings.routes}
@@ -179,7 +179,7 @@ def _rejected_calls(inputs: MetricsInput) -> Rows:
 
 _BREAKERS: Final = named("guards.breakers")
 _breaker = partial(per(_BREAKERS, "breaker"), "counter")
-_work_class = partial(per(_work_classes, "work_class"), "gauge")
+_work_class = partial(per(work_classes, "work_class"), "gauge")
 
 METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in the order of the page
     counter(

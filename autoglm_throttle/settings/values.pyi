@@ -249,6 +249,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     metrics: o.MetricsExport | Literal["auto", "prometheus", "off"]
     log_refused_every_s: float | str
     trace_wait: bool
+    status_token: SecretStr | str | None
     config_file: Path | str | None
     unknown_env: o.UnknownNames | Literal["error", "warn"]
     routes: Sequence[RoutePolicy | Mapping[str, Any]]

@@ -110,6 +110,10 @@ class Chromium:
 
     def open(self, path: Path, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> None:
         """Open a file and wait until it is loaded; clears the recorded messages and requests before."""
+        self.visit(path.as_uri(), width=width, scheme=scheme)
+
+    def visit(self, url: str, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> None:
+        """Open a URL as `open` does a file."""
         self.said.clear()
         self.asked.clear()
         self.call(
@@ -118,7 +122,7 @@ class Chromium:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", features=features)
         before = self._loaded
-        failed = self.call("Page.navigate", url=path.as_uri()).get("errorText")
+        failed = self.call("Page.navigate", url=url).get("errorText")
         assert not failed, failed
         while self._loaded == before:
             self._hear()

@@ -221,6 +221,7 @@ BAD: dict[str, list[object]] = {
     "metrics": ["otel"],
     "log_refused_every_s": ["0"],
     "trace_wait": ["maybe"],
+    "status_token": ["short", "fifteen-bytes..", 5],
     "config_file": ["a\0b", 5],
     "unknown_env": ["ignore"],
     "inflight_start": ["0", "1000001"],

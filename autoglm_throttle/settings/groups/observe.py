@@ -5,10 +5,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
+from pydantic import SecretStr
+
 from autoglm_throttle.settings import field_types as f
 from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, listed, number
 from autoglm_throttle.settings.groups.base import Group
-from autoglm_throttle.settings.groups.callers import HEADER_NAME
+from autoglm_throttle.settings.groups.callers import HEADER_NAME, SECRET
 
 
 class UnknownNames(StrEnum):
@@ -39,7 +41,7 @@ FILE_PATH: Final = FieldType("the path of a file", "throttle.toml", file_path)
 class ObserveSettings(Group):
     """Settings of metrics and logs."""
 
-    environment: ClassVar[str] = "METRICS* TRACE_WAIT"
+    environment: ClassVar[str] = "METRICS* TRACE_WAIT STATUS_TOKEN"
 
     metrics: Annotated[MetricsExport, choice(MetricsExport)] = MetricsExport.AUTO
     """auto: to prometheus-client if it is installed."""
@@ -47,6 +49,8 @@ class ObserveSettings(Group):
     """Rejections for one reason are logged at most once in this time."""
     trace_wait: Annotated[bool, f.FLAG] = False
     """Whether the time of a request in the queue is a span of its own, in a trace of OpenTelemetry."""
+    status_token: Annotated[SecretStr, SECRET] | None = None
+    """Token of the live page; not set: it answers only requests from this machine."""
 
 
 class LoadingSettings(Group):
