@@ -16,7 +16,8 @@ COMMAND_LINES = [
     COMPARE,
     *(("record", name) for name in RECORD),
 ]
-PRINTS_JSON = [words for words in COMMAND_LINES if words not in (("record", "convert"), ("gateway",))]
+SERVERS = (("agent",), ("gateway",))
+PRINTS_JSON = [words for words in COMMAND_LINES if words not in (("record", "convert"), *SERVERS)]
 
 
 def actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
