@@ -323,7 +323,8 @@ def test_memory_stays_bounded_under_20_000_distinct_requests(
     finally:
         tracemalloc.stop()
     with attack("identity: 20,000 distinct requests that fill the caches", times=20_000):
-        assert grown < KIB_64, f"{grown:,} bytes"
+        # The users of the newest 1,000 rejections, 65 bytes each, are kept for the live page.
+        assert grown < KIB_64 + 1_000 * 65, f"{grown:,} bytes"
     assert throttle.snapshot().users <= 5 * 100
     assert len(throttle.snapshot().oddities) < 10
 
