@@ -175,13 +175,11 @@ class TokenLimits:
         charged: list[tuple[UserLimits, int]] = []
         for units_of, limits in self._kinds:
             units = units_of(cost)
-            if not units:
-                continue
-            if isinstance(limits.hit_units(demand, units, now), Decision):
+            if units and isinstance(limits.hit_units(demand, units, now), Decision):
                 for earlier, taken in charged:
                     earlier.give_back(demand, now, now, taken)
                 return False
-            charged.append((limits, units))
+            charged += [(limits, units)] if units else []
         return True
 
     def settle(self, reservation: Reservation, actual: TokenCost, now: float) -> None:

@@ -221,3 +221,10 @@ def test_estimates_are_accurate_after_200_requests(seed: int, bytes_of_token: fl
         tested.learn("POST /v1/chat", request, used(lengths.prompt, lengths.output))
     assert median(inputs) == pytest.approx(1.0, abs=0.1)
     assert under / len(inputs) <= 0.25
+
+
+def test_event_with_a_message_beside_its_text_is_counted_each_time() -> None:
+    usage = TokenUsage()
+    for _ in range(2):
+        usage.add_event(b'{"choices":[{"delta":{"content":"x"}}],"message":{"id":"1"}}')
+    assert (usage.events, usage.text_bytes) == (2, 2)
