@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import vllm
+from benchmarks import models, vllm
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
@@ -31,6 +31,7 @@ GATEWAY = ROOT / "docs" / "gateway.md"
 GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
 VLLM = ROOT / "docs" / "vllm.md"
+LATENCY = ROOT / "docs" / "latency-and-leaks.md"
 DEMO = ROOT / "docs" / "demo.txt"
 
 PEERS = {
@@ -305,12 +306,14 @@ def headline_parts() -> Iterator[tuple[str, str]]:
 def pages() -> dict[Path, dict[str, str]]:
     """Return file -> name of the part -> content between its marks."""
     kept = json.loads((RESULTS / "instructions.json").read_text())
+    found = json.loads((RESULTS / "models.json").read_text())
     return {
         README: {"cost": cost_part(kept)},
         BENCHMARKS: dict(parts()),
         GATEWAY: dict(gateway_parts()),
         GUARDS: dict(guard_parts()),
         HEADLINE: dict(headline_parts()),
+        LATENCY: {"latency-model": models.latency_part(found), "leaks": models.leak_part(found)},
         VLLM: {"vllm": vllm.part(json.loads((RESULTS / f"{vllm.NAME}.json").read_text()))},
     }
 

@@ -10,6 +10,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.observe.host import HostView, host_view
+from autoglm_throttle.observe.models import ModelsView
+from autoglm_throttle.observe.series import History
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.types import GpuSample
 
@@ -37,6 +39,9 @@ class MetricsInput:
     host: HostView = field(default_factory=host_view)
     reported: dict[bool, list[tuple[str, GpuSample]]] = field(default_factory=dict)
     """The result of `gpu_metrics.reported_by`, for GPUs and for engines: many metrics read it."""
+    history: History | None = None
+    """The recent values; None while they are recorded, and where there is no timer, as `models`."""
+    models: ModelsView | None = None
 
 
 Rows = Iterable[tuple[Labels, float]]

@@ -35,6 +35,7 @@ from autoglm_throttle.observe.metric import (
     states,
     stateset,
 )
+from autoglm_throttle.observe.recent_metrics import RECENT_METRICS
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.types import (
     BreakerState,
@@ -474,6 +475,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     *ENGINE_METRICS,
     *SOURCE_METRICS,
     *HOST_METRICS,
+    *RECENT_METRICS,
     counter(
         "recorder_records",
         "Requests that the recorder of traffic has written, and those that it had to drop.",

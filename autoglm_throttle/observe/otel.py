@@ -13,6 +13,7 @@ from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec, Labels, MetricsInput, Rows
 from autoglm_throttle.observe.metrics import METRICS
+from autoglm_throttle.observe.timer import history_timer
 from autoglm_throttle.settings import ConfigError, MetricsExport, Problem
 from autoglm_throttle.version import __version__
 
@@ -52,8 +53,9 @@ class _Source:
         with self._lock:
             now = time.monotonic()
             if self._inputs is None or now - self._read_s > KEEP_S:
-                snapshot, settings = self._throttle.snapshot(), self._throttle.settings
-                self._inputs, self._read_s = MetricsInput(snapshot, settings, self._recorder), now
+                timer = history_timer(self._throttle)
+                timer.start()
+                self._inputs, self._read_s = timer.inputs(self._throttle, self._recorder), now
             return self._inputs
 
 

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.observe.metric import HistogramSpec, MetricsInput, MetricSpec, RecorderProtocol
 from autoglm_throttle.observe.metrics import METRICS
+from autoglm_throttle.observe.timer import history_timer
 from autoglm_throttle.throttle import Throttle
 
 EDGES: Final = (*(repr(float(edge)) for edge in DURATION_BUCKETS_S), "+Inf")
@@ -31,7 +32,9 @@ class SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their current values."""
-        inputs = MetricsInput(self._throttle.snapshot(), self._throttle.settings, self._recorder)
+        timer = history_timer(self._throttle)
+        timer.start()  # from the first scrape on: without one nothing is recorded
+        inputs = timer.inputs(self._throttle, self._recorder)
         for spec in METRICS:
             yield _family(spec, inputs)
 

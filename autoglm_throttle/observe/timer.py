@@ -11,15 +11,17 @@ from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import RateLimitedLogger
-from autoglm_throttle.observe.metric import PREFIX, HistogramSpec, MetricsInput
+from autoglm_throttle.observe.metric import PREFIX, HistogramSpec, MetricsInput, RecorderProtocol
 from autoglm_throttle.observe.metrics import METRICS
+from autoglm_throttle.observe.models import Models
 from autoglm_throttle.observe.series import History, Row
 from autoglm_throttle.throttle import Throttle
 
 # Metrics that a history has, without their prefix: those that alerts, pages and models read.
 RECORDED: Final = frozenset(
     [
-        *("requests", "request_duration_seconds", "time_to_first_token_seconds", "outcomes"),
+        *("requests", "request_duration_seconds", "time_to_first_token_seconds"),
+        *("inter_token_latency_seconds", "outcomes"),
         *("active_requests", "queued_requests", "inflight_requests", "inflight_limit"),
         *("factor_ratio", "table_armed", "service_rate", "pressure_ratio"),
         *("redis_up", "breaker_state", "telemetry_state", "controller_last_sample_timestamp_seconds"),
@@ -34,19 +36,25 @@ _SPECS: Final = {
     spec.name.removeprefix(PREFIX): spec for spec in METRICS if spec.name.removeprefix(PREFIX) in RECORDED
 }
 
+_DURATIONS: Final = "request_duration_seconds"
+
 Consumer = Callable[[History], object]
 
 
 def new_history() -> History:
     """Make an empty history of the recorded metrics."""
-    return History({name: spec.labels for name, spec in _SPECS.items()})
+    labels = {name: spec.labels for name, spec in _SPECS.items()}
+    return History(labels | {f"{_DURATIONS}_sum": labels[_DURATIONS]})
 
 
 def rows_of(inputs: MetricsInput) -> Iterator[Row]:
     """Read the recorded metrics, with the labels and values that a scrape would show."""
     for name, spec in _SPECS.items():
         if isinstance(spec, HistogramSpec):
-            yield from ((name, labels, durations.counts) for labels, durations in spec.read(inputs))
+            for labels, durations in spec.read(inputs):
+                yield name, labels, durations.counts
+                if name == _DURATIONS:
+                    yield f"{name}_sum", labels, durations.total_s
         else:
             yield from ((name, labels, value) for labels, value in spec.read(inputs))
 
@@ -61,6 +69,7 @@ class HistoryTimer:
         self.history: History = new_history()
         self._throttle = weakref.ref(throttle)
         self._is_manual = throttle.is_manual
+        self.models: Models = Models()
         self._consumers: list[Consumer] = []
         self._make_worker()
         rebuild_after_fork(self, HistoryTimer._rebuild)
@@ -83,6 +92,12 @@ class HistoryTimer:
         """Stop the thread; `start` works again. Idempotent."""
         self._worker.stop()
 
+    def inputs(self, throttle: Throttle, recorder: RecorderProtocol | None = None) -> MetricsInput:
+        """Return the input of a reader of metrics: a snapshot, the history, and what was made from it."""
+        return MetricsInput(
+            throttle.snapshot(), throttle.settings, recorder, history=self.history, models=self.models.view
+        )
+
     def step(self) -> float | None:
         """Record a step and run the consumers.
 
@@ -96,7 +111,7 @@ class HistoryTimer:
         now = snapshot.taken_at_s
         rows = rows_of(MetricsInput(snapshot, throttle.settings))
         self.history.record(now, snapshot.taken_at_wall_s, rows)
-        for consumer in self._consumers:
+        for consumer in (self.models.step, *self._consumers):
             try:
                 consumer(self.history)
             except Exception as error:  # noqa: BLE001 - one consumer's fault must not stop the others
@@ -120,7 +135,7 @@ class HistoryTimer:
         """Begin anew in a forked child: the thread of the parent is not here."""
         was_running = not self._worker.is_stopping
         keep_parent_part((self.history, self._worker))
-        self.history = new_history()
+        self.history, self.models = new_history(), Models()
         self._make_worker()
         if was_running:
             self.start()

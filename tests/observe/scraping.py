@@ -19,7 +19,12 @@ from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.quota import QuotaView
 from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.host import HostView
+from autoglm_throttle.observe.latency_model import LatencyView, ResourceEffect, Silence
+from autoglm_throttle.observe.leak import LeakView
 from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
+from autoglm_throttle.observe.models import ModelsView
+from autoglm_throttle.observe.series import Row
+from autoglm_throttle.observe.timer import history_timer
 from autoglm_throttle.resilience.registry import GuardsView
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import StoreErrorKind, StoreStats
@@ -195,6 +200,28 @@ def knowing_all(clock: ManualClock) -> FakeGpu:
     for name, reading in EVERYTHING.items():
         setattr(gpu, name, reading)
     return gpu
+
+
+def with_recent(throttle: Throttle) -> None:
+    """Record a minute in the history of a throttle, and results of its models."""
+    timer, now = history_timer(throttle), throttle.snapshot().taken_at_s
+    counts = [0.0, 10.0, 5.0, *[0.0] * (len(DURATION_BUCKETS_S) - 2)]
+    for step in range(13):
+        rows: list[Row] = [
+            ("request_duration_seconds", ("high", "admitted"), [step * count for count in counts]),
+            ("outcomes", ("high", "success"), 9.0 * step),
+            ("outcomes", ("high", "failure"), 1.0 * step),
+            ("outcomes", ("high", "neutral"), 2.0 * step),
+            ("engine_tokens", ("engine-0:8000",), 500.0 * step),
+            ("inter_token_latency_seconds", ("high",), [step * count for count in counts]),
+        ]
+        timer.history.record(now - 60.0 + 5 * step, 0.0, rows)
+    effects = (
+        ResourceEffect(resource="gpu", silence=None, seconds=0.018, low_s=0.017, high_s=0.019),
+        ResourceEffect(resource="cpu", silence=Silence.DID_NOT_MOVE),
+    )
+    leaks = (LeakView("gpu:0", 3e9, 20.0), LeakView("process", None, None))
+    timer.models.view = ModelsView(LatencyView(effects, 0.5, 360), {}, leaks)
 
 
 class Loaded(ManualThrottle):

@@ -102,8 +102,10 @@ def test_the_thread_records_and_ends_with_its_throttle() -> None:
     throttle = Throttle(Settings(gpu="none"))
     timer, stepped = history_timer(throttle), threading.Event()
     timer.add_consumer(lambda _: stepped.set())
+    others = set(threading.enumerate())
     timer.start()
-    (thread,) = (thread for thread in threading.enumerate() if thread.name == "autoglm-throttle history")
+    (thread,) = set(threading.enumerate()) - others
+    assert thread.name == "autoglm-throttle history"
     assert stepped.wait(10.0)
     assert timer.is_up
     assert timer.history.steps == 1
@@ -173,9 +175,20 @@ def test_a_forked_child_begins_with_an_empty_history() -> None:
 
 def test_a_timer_not_started_stays_so_in_a_fork() -> None:
     throttle = Throttle(Settings(gpu="none"))
-    timer = history_timer(throttle)
+    timer, others = history_timer(throttle), set(threading.enumerate())
     timer._rebuild()
-    assert not any(thread.name == "autoglm-throttle history" for thread in threading.enumerate())
+    assert set(threading.enumerate()) <= others
+
+
+def test_models_begin_anew_in_a_fork() -> None:
+    throttle = throttle_for_tests()
+    timer = history_timer(throttle)
+    before = timer.models
+    timer._rebuild()
+    timer.step()
+    assert timer.models is not before
+    assert before._steps == 0
+    assert timer.models._steps == 1
 
 
 def test_a_timer_whose_throttle_is_gone_does_nothing_in_a_fork() -> None:

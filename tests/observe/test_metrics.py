@@ -25,7 +25,18 @@ from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types.requests import DecisionLabel
 from docs.generate.metrics import metrics_page
-from tests.observe.scraping import GUARDS, HOST, QUOTA, STORE, knowing_all, loaded, scraped, states, value
+from tests.observe.scraping import (
+    GUARDS,
+    HOST,
+    QUOTA,
+    STORE,
+    knowing_all,
+    loaded,
+    scraped,
+    states,
+    value,
+    with_recent,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -52,6 +63,7 @@ def test_each_series_has_the_labels_of_the_table(monkeypatch: pytest.MonkeyPatch
         token_counts=TokenCounts(),
     )
     throttle.tick()
+    with_recent(throttle)
     recorder = SimpleNamespace(counts=(3, 1, ""))
     for spec, family in zip(METRICS, scraped(throttle, recorder).values(), strict=True):
         assert family.samples, spec.name

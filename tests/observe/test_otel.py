@@ -13,12 +13,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, Numbe
 from autoglm_throttle import ConfigError, Demand, Permit, Priority
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.limiting.token_limits import TokenCounts
-from autoglm_throttle.observe import METRICS, export_to_otel, host
+from autoglm_throttle.observe import METRICS, export_to_otel, host, otel
 from autoglm_throttle.observe.metric import HistogramSpec
 from autoglm_throttle.observe.otel import EDGES, otel_name
 from autoglm_throttle.store.fleet import FleetView
 from autoglm_throttle.testing import ManualClock, ManualThrottle, throttle_for_tests
-from tests.observe.scraping import GUARDS, HOST, QUOTA, STORE, knowing_all, loaded, scraped
+from tests.observe.scraping import GUARDS, HOST, QUOTA, STORE, knowing_all, loaded, scraped, with_recent
 
 
 def collected(throttle: ManualThrottle, recorder: object = None) -> dict[str, Metric]:
@@ -49,6 +49,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> ManualThrottle:
     stored = {"store": STORE, "fleet": FleetView(4, True, 1, 0)}
     throttle = loaded(how, quota=QUOTA, guards=GUARDS, token_counts=TokenCounts(), **stored)
     throttle.tick()
+    with_recent(throttle)
     return throttle
 
 
@@ -105,6 +106,7 @@ def test_collection_reads_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     throttle = throttle_for_tests()
     snapshots = [throttle.snapshot()]
     monkeypatch.setattr(throttle, "snapshot", snapshots.pop)  # a second call would raise
+    monkeypatch.setattr(otel, "KEEP_S", 3600.0)
     assert len(collected(throttle)) > 20
 
 
