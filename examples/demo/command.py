@@ -123,6 +123,8 @@ def demonstrate(load: Scenario, policy: Policy, store: DemoStore, report: Path) 
     out.flush()
     config = {"environment": settings, "speed": load.speed, "length_s": load.length_s, "llm": load.llm}
     with DemoProcess(SERVER, config) as child:
+        out.write(f"  live page: {page_url(child.port)}\n")
+        out.flush()
         result, observer = asyncio.run(_drive(load, child, out))
         problems = summary.problems(result, observer, phased=load.speed is None)
         stderr = child.stderr_tail() if problems else []
@@ -138,6 +140,11 @@ def demonstrate(load: Scenario, policy: Policy, store: DemoStore, report: Path) 
     if result.aborted and not observer.has_exited:
         return INTERRUPTED
     return 1 if problems else 0
+
+
+def page_url(port: int) -> str:
+    """Return the URL of the live page, served while the demonstration runs."""
+    return f"http://127.0.0.1:{port}{scenario.PAGE_PATH}/"
 
 
 def write_page(path: Path, page: str) -> str:

@@ -95,6 +95,9 @@ OPEN_SHARE = 1.0 / 6.0
 STATE_PATH = "/demo/state"
 """Path of the throttle's state; exempt from every limit."""
 
+PAGE_PATH = "/demo/page"
+"""Path of the live page, in front of the throttle."""
+
 CONNECTIONS = min(6_000, max_connections())
 """Each request in flight has one: some hundred under ``tiers``, almost 5000 under ``fixed``."""
 

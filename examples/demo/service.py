@@ -14,6 +14,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autoglm_throttle.asgi import ThrottleMiddleware
+from autoglm_throttle.observe import status_app
 from autoglm_throttle.resilience.fallback import Fallback
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.testing import SimulatedLlm
@@ -21,7 +22,7 @@ from autoglm_throttle.testing.simulated import SimulatedGpu, SimulatedResponse, 
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Criticality, FallbackKind, GpuSample, Priority
 from examples.demo.process import read_config, serve
-from examples.demo.scenario import CONNECTIONS, LLM_SPEC, OUTAGE, STATE_PATH, gpu_spec
+from examples.demo.scenario import CONNECTIONS, LLM_SPEC, OUTAGE, PAGE_PATH, STATE_PATH, gpu_spec
 
 NAME: Final = "related"
 ITEMS: Final = 50
@@ -160,11 +161,24 @@ def build(
     return ThrottleMiddleware(DemoService(inner, throttle, downstream), throttle=throttle)
 
 
+def with_page(app: ThrottleMiddleware) -> ASGIApp:
+    """Put the live page of the throttle in front of the application."""
+    page = status_app(app.throttle)
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(PAGE_PATH):
+            await page({**scope, "root_path": PAGE_PATH}, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return served
+
+
 def main() -> None:
     """Serve with the configuration from the first line of the standard input."""
     config = read_config()
     app = build(config["environment"], config["speed"], config["length_s"], llm=config.get("llm", False))
-    serve(app, connections=CONNECTIONS)
+    serve(with_page(app), connections=CONNECTIONS)
 
 
 if __name__ == "__main__":

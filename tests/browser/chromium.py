@@ -139,9 +139,9 @@ class Chromium:
         chosen = (node for node in nodes if not node["ignored"] and node["role"]["value"] == role)
         return [node.get("name", {}).get("value", "") for node in chosen]
 
-    def draw(self, path: Path) -> None:
-        """Write a picture of the whole page."""
-        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def draw(self, path: Path, *, whole: bool = True) -> None:
+        """Write a picture of the whole page, or of its visible part."""
+        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def _address(self) -> str:

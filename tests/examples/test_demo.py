@@ -74,6 +74,7 @@ def test_overload_is_rejected_with_reasons_and_counted(
     assert f"AUTOGLM_THROTTLE_POLICY={policy}" in out
     assert "AUTOGLM_THROTTLE_USER_LIMIT=60/second" in out
     assert "SECRET" not in out
+    assert re.search(r"^  live page: http://127\.0\.0\.1:\d+/demo/page/$", out, re.MULTILINE)
     overloaded = [line for line in out.splitlines() if line.startswith("5x ") and " low " in line]
     assert why in overloaded[0]
     assert "user:user-1s" in out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import httpx
+
+from autoglm_throttle.observe.timer import history_timer
 from autoglm_throttle.testing import ManualClock, throttle_for_tests
 from autoglm_throttle.types import Policy
-from examples.demo.scenario import STATE_PATH, environment
-from examples.demo.service import ITEMS, Downstream, build
+from examples.demo.scenario import PAGE_PATH, STATE_PATH, environment
+from examples.demo.service import ITEMS, Downstream, build, with_page
 from tests.traffic.asgi_driver import ask
 
 
@@ -57,3 +60,17 @@ async def test_under_load_the_downstream_is_not_called() -> None:
     assert await downstream.request() == ()
     state = downstream.state()
     assert (state["level"], state["fallbacks"], state["calls"]) == ("shed", {"load": 1}, 0)
+
+
+async def test_the_live_page_stands_in_front_of_the_throttle() -> None:
+    app = build(environment(Policy.FIXED), None, 60.0)
+    transport = httpx.ASGITransport(with_page(app), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as reader:
+        page = await reader.get(f"{PAGE_PATH}/")
+        document = (await reader.get(f"{PAGE_PATH}/data.json")).json()
+        state = await reader.get(STATE_PATH)
+    assert document["sentence"] in page.text
+    assert state.status_code == 200
+    assert app.throttle.snapshot().exempt == 1
+    history_timer(app.throttle).stop()
+    app.throttle.stop()
