@@ -42,10 +42,10 @@ class AdmissionController:
         self._lock = parts.settlement.lock
         self._take_tokens = parts.take_tokens
         # Whether a request only has to take from the bucket of its priority.
-        self._takes_only = parts.fleet is None and parts.quota is None
+        self._takes_only = parts.fleet is None and parts.quota is None and parts.user_slots is None
         self._shared_budget = parts.shared_budget
         self._user_limits = parts.user_limits
-        self._has_user_limits = any(parts.limit_sets)
+        self._has_user_limits = any(parts.limit_sets) or parts.user_slots is not None
         self._store = parts.store
         self._events = parts.events
         self._dry_run = parts.dry_run

@@ -18,11 +18,22 @@ from autoglm_throttle.limiting.engine_limits import NO_ENGINE
 from autoglm_throttle.limiting.fixed_limit import FixedConcurrencyLimit
 from autoglm_throttle.limiting.token_bucket import PriorityBuckets, SharedBudget
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
+from autoglm_throttle.limiting.user_slots import SlottedUserLimits, UserSlots
 from autoglm_throttle.limiting.work_class import LEARNED_SLO_MIN_S
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.groups.gpu import ENGINES
 from autoglm_throttle.settings.groups.tokens import TOKEN_FIELDS, named_limits
-from autoglm_throttle.types import Clock, Decision, Demand, EngineCapacity, GpuProvider, Policy
+from autoglm_throttle.types import (
+    CONCURRENCY,
+    SLOT_HOLD_S,
+    Clock,
+    Decision,
+    Demand,
+    EngineCapacity,
+    GpuProvider,
+    Policy,
+    SlotLimit,
+)
 from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
@@ -48,6 +59,7 @@ class AdmissionParts:
     shared_budget: SharedBudget
     user_limits: UserLimits | SharedUserLimits
     limit_sets: LimitSets  # The user limits by demand
+    user_slots: UserSlots | None  # Those limits, if they bound requests in progress, too
     token_limits: TokenLimits | SharedTokenLimits | None  # None: no route costs tokens
     quota: Quota | None
     fleet: FleetSync | None  # Renews the leases of the buckets; None: the rates are local to this process
@@ -81,7 +93,7 @@ def admission_parts(
         from autoglm_throttle.store.fallback import fair_share
 
         sets = sets.map(partial(fair_share, processes=engine.processes))
-        users = UserLimits(sets, settings.users.max_users)
+        users = limits_in_memory(settings, sets, engine.processes)
     return AdmissionParts(
         settlement=Settlement(clock, lock, concurrency_limiter(settings, now, engine)),
         buckets=buckets,
@@ -89,6 +101,7 @@ def admission_parts(
         shared_budget=SharedBudget(settings.rates, now),
         user_limits=users,
         limit_sets=sets,
+        user_slots=users if settings.users.concurrency_per_user and isinstance(users, UserSlots) else None,
         token_limits=token_limits(settings, users, engine.processes),
         quota=memory,
         fleet=members,
@@ -163,6 +176,18 @@ def limit_sets(settings: Settings) -> LimitSets:
     )
 
 
+def limits_in_memory(settings: Settings, sets: LimitSets, processes: int = 1) -> UserLimits:
+    """Create the user limits of one of several processes, with slots if requests in progress are limited."""
+    users, max_users = settings.users, settings.users.max_users
+    if not users.concurrency_per_user:
+        return UserLimits(sets, max_users)
+    limits = (SlotLimit(CONCURRENCY, users.concurrency_per_user, SLOT_HOLD_S),)
+    (slots,) = LimitSets(
+        [limits] * 3, by_plan={}, by_route={}, address_factor=users.address_factor, prefix=f"{CONCURRENCY}."
+    )
+    return SlottedUserLimits(sets, max_users, slots, processes)
+
+
 def token_limit_sets(settings: Settings) -> dict[str, LimitSets]:
     """Create the sets of token limits of each kind that has any."""
     sets = {}
@@ -211,9 +236,11 @@ def user_limits(
     ``fleet_sync`` knows the number of processes, where ``settings.workers`` does not.
     """
     sets = limit_sets(settings)
-    store = shared_store(settings, redis) if any(sets) or token_limit_sets(settings) else None
+    is_limited = any(sets) or settings.users.concurrency_per_user or token_limit_sets(settings)
+    store = shared_store(settings, redis) if is_limited else None
+    limits = limits_in_memory(settings, sets)
     if store is None:
-        return UserLimits(sets, settings.users.max_users)
+        return limits
     from autoglm_throttle.store.fallback import StoreFallback
     from autoglm_throttle.store.shared_limits import SharedUserLimits
 
@@ -223,7 +250,7 @@ def user_limits(
     def processes() -> int:
         return settings.rates.workers if counted is None else counted.leases.members
 
-    fallback = StoreFallback(sets, settings.store, processes=processes, max_users=settings.users.max_users)
+    fallback = StoreFallback(sets, settings.store, limits, processes)
     windows = SharedUserLimits(hasher.text, store, settings.store, fallback, lock, clock)
     if fleet_sync is not None:  # same server: a loss found by one is reported to the other
         leases = fleet_sync.leases

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from autoglm_throttle.admission.settlement import Settlement
 from autoglm_throttle.limiting.decisions import HasTokens, Usages, decision_of
 from autoglm_throttle.limiting.ticket import TicketCharges
+from autoglm_throttle.limiting.user_slots import UserSlots
 from autoglm_throttle.limiting.work_class import PAUSED, WorkClass
 from autoglm_throttle.types import Decision, Demand, GuardRejected, Outcome, Rejected, ResourceAdvice
 
@@ -190,31 +191,39 @@ class Permit:
         return f"Permit({self.demand!r}, {'settled' if self.settled else 'open'})"
 
 
-class QuotaPermit(Permit):
-    """A permit that carries resource advice, and counts against the quotas."""
+class ResourcePermit(Permit):
+    """A permit that counts against the quotas and carries their advice, or holds a slot of its user."""
 
-    __slots__ = ("_advice", "_load")
+    __slots__ = ("_advice", "_load", "_slots")
 
-    def reserve(self, quota: Quota) -> Self:
-        """Reserve its memory, and store the advice of the quota."""
-        self._advice = quota.advice(self.demand, self.admitted_s)
-        self._load = quota.reserve(self.demand) if self.demand.holds_slot else None
+    def reserve(self, quota: Quota | None, slots: UserSlots | None) -> Self:
+        """Reserve its memory, store the advice of the quota, and take over the slot of its charge."""
+        holds = self.demand.holds_slot
+        self._advice = None if quota is None else quota.advice(self.demand, self.admitted_s)
+        self._load = quota.reserve(self.demand) if quota is not None and holds else None
+        # A dry run has charged nothing for a request that it would reject.
+        self._slots = slots if holds and self.charges is not None else None
         return self
 
     @property
-    def advice(self) -> ResourceAdvice:
+    def advice(self) -> ResourceAdvice | None:
         """Advice on serving the request."""
         return self._advice
 
     def settle(self, outcome: Outcome = Outcome.SUCCESS, client_error: bool = False) -> None:
-        """Settle the request with its outcome, and free its reserved memory."""
-        self.owner.lock.run(self._free_memory)
+        """Settle the request with its outcome, and free its reserved memory and its slot."""
+        self.owner.lock.run(self._free)
         super().settle(outcome, client_error)
 
-    def _free_memory(self) -> None:
+    def _free(self) -> None:
         load, self._load = self._load, None
         if load is not None:
             load.remove(self.demand)
+        slots, self._slots = self._slots, None
+        charges = self.charges
+        if slots is not None and charges != []:  # otherwise they were refunded, and the slot with them
+            own = charges[0][1] if isinstance(charges, list) else charges
+            slots.release(self.demand, own, self.owner.clock() - self.arrived_s)
 
 
 class ProvisionalDemand(Demand):

@@ -11,7 +11,7 @@ import anyio
 
 from autoglm_throttle._runtime.wakeup import DisconnectWait, Wakeup, new_wakeup
 from autoglm_throttle.admission.counters import REPLACEABLE
-from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, QuotaPermit, Rejection
+from autoglm_throttle.admission.permit import Permit, ProvisionalDemand, Rejection, ResourcePermit
 from autoglm_throttle.limiting.decisions import Usages, decision_of, latest, rate_rejection
 from autoglm_throttle.limiting.decisions import rejection as limit_rejection
 from autoglm_throttle.limiting.ticket import Ticket, TicketCharges, TicketState
@@ -38,9 +38,9 @@ class Verdicts:
 
     def __init__(self, parts: AdmissionParts) -> None:
         self.permit: Callable[..., Permit] = Permit.of  # Makes a permit, with these arguments
-        quota = parts.quota
-        if quota is not None:
-            self.permit = lambda *arguments: QuotaPermit.of(*arguments).reserve(quota)
+        quota, slots = parts.quota, parts.user_slots
+        if quota is not None or slots is not None:
+            self.permit = lambda *arguments: ResourcePermit.of(*arguments).reserve(quota, slots)
         self._dry_run = parts.dry_run
         self._events = parts.events
         self._sampled = parts.events.rejections
@@ -95,7 +95,9 @@ class Verdicts:
             permit.verdict = decision
 
     def refund_permit(self, permit: Permit, now: float) -> None:
-        """Return all charges of an admitted request that is rejected after all; once."""
+        """Return all charges of an admitted request that is rejected after all; once, and before it ends."""
+        if permit.settled:  # its slot of the user is free already
+            return
         for demand, charges in self.charges_of(permit):
             if charges.owner is self._settlement:  # not of a parent process
                 self._give_back(demand, charges, now)
@@ -122,7 +124,7 @@ class Verdicts:
         """Reject a demand; in a dry run count the rejection and admit it."""
         settlement = self._settlement
         row, reason = settlement.rows[demand.rank], decision.reason
-        if reason is _USER:
+        if reason is _USER or reason is Reason.CONCURRENCY:
             settlement.counters.limited_users.append(demand.user)
         if self._dry_run:
             row.would_reject[reason] += 1

@@ -11,12 +11,12 @@ from math import ceil, isfinite
 from typing import Any, Final
 
 from autoglm_throttle.settings.groups.callers import ErrorStyle, HeaderStyle
-from autoglm_throttle.types import Decision, Reason
+from autoglm_throttle.types import CONCURRENCY, Decision, Reason
 
 Field = tuple[bytes, bytes]
 
 STATUS: Final = {
-    **dict.fromkeys((Reason.RATE, Reason.USER), 429),
+    **dict.fromkeys((Reason.RATE, Reason.USER, Reason.CONCURRENCY), 429),
     **dict.fromkeys((Reason.GPU, Reason.QUEUE, Reason.BREAKER, Reason.STORE), 503),
     Reason.TOO_LARGE: 413,
 }
@@ -166,7 +166,7 @@ TOKEN_FIELDS: Final = tuple(
 def kind_of(style: HeaderStyle, limit_name: str) -> bytes:
     """Return how the fields of a style call a limit, by the start of its name; empty: they have no name."""
     kind = limit_name.removeprefix("address-").partition("-")[0]
-    if kind in {"tokens", "input", "output"}:
+    if kind in {"tokens", "input", "output", CONCURRENCY}:
         return _TOKEN_NAMES[style].get(kind, b"")
     return b"requests"
 

@@ -32,7 +32,15 @@ from autoglm_throttle.asgi.dialects import (
 from autoglm_throttle.asgi.scope import SCOPE_KEY, Message, Scope, Send, attribute_to_throttle
 from autoglm_throttle.limiting.decisions import Usages, decision_of
 from autoglm_throttle.settings.groups.callers import HeaderStyle, ResponseSettings
-from autoglm_throttle.types import BreakerCause, Decision, GuardRejection, LimitStatus, Reason, UserLimit
+from autoglm_throttle.types import (
+    CONCURRENCY,
+    BreakerCause,
+    Decision,
+    GuardRejection,
+    LimitStatus,
+    Reason,
+    UserLimit,
+)
 
 TRY_AGAIN_LATER = 1013  # WebSocket close code (IANA registry, RFC 6455): the server is overloaded
 
@@ -42,6 +50,7 @@ MAX_REASON_BYTES = 123
 _DETAIL_TEXTS = {
     Reason.RATE: "The rate for {policy} priority requests is used up; try again in {seconds} s.",
     Reason.USER: "Your limit {policy} is used up; try again in {seconds} s.",
+    Reason.CONCURRENCY: "Too many of your requests are in progress; try again in {seconds} s.",
     Reason.GPU: "The service has no capacity left; try again in {seconds} s.",
     Reason.QUEUE: "The service is busy; try again in {seconds} s.",
     Reason.BREAKER: "The service cannot answer this at present; try again in {seconds} s.",
@@ -349,7 +358,9 @@ class _ResponseTemplate:
         string = b'"%s"' % _UNSAFE_IN_STRING.sub("?", name).encode()
         self.limit = limit
         self.prefix = string + b";r="
-        self.policy = string + b";q=%d;w=%d" % (limit, window_s)  # For RateLimit-Policy
+        # For RateLimit-Policy; requests in progress have no window, but a quota unit.
+        unit = b';qu="concurrent-requests"' if name.endswith(CONCURRENCY) else b";w=%d" % window_s
+        self.policy = string + b";q=%d" % limit + unit
         self.field = (b"ratelimit-policy", self.policy)
 
     def item(self, remaining: int, seconds: int) -> bytes:

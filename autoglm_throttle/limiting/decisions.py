@@ -51,7 +51,7 @@ def decide(verdicts: Sequence[Usage | Decision], units: int) -> Usages | Decisio
     usages = tuple([one for one in verdicts if not isinstance(one, Decision)])
     rejected = [one for one in verdicts if isinstance(one, Decision)]
     if not rejected:
-        return usages if len(usages) == 1 else fullest_first(usages)
+        return fullest_first(usages)
     chosen = max(rejected, key=attrgetter("retry_after_s"))
     others = (
         status(one, units) if not isinstance(one, Decision) else one.limits[0]
@@ -67,6 +67,8 @@ def fullest_first(usages: Usages) -> Usages:
     if len(usages) == 2:  # the usual case, in a third of the time
         first, second = usages
         return usages if first[1] * second[0].limit <= second[1] * first[0].limit else (second, first)
+    if len(usages) < 2:
+        return usages
     fullest = min(usages, key=lambda usage: usage[1] / usage[0].limit)
     return (fullest, *[usage for usage in usages if usage is not fullest])
 

@@ -142,7 +142,7 @@ class TokenLimits:
             return rejected
         self.counts.reserved += cost.input + cost.output
         # The header fields of the dialects differ by kind, which are written from a decision.
-        return decision_of(fullest_first(usages) if len(usages) > 1 else usages)
+        return decision_of(fullest_first(usages))
 
     def cancel(self, reservation: Reservation, now: float) -> None:
         """Give back all that was charged: the request has not run."""

@@ -130,6 +130,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     user_limit_high: str | Sequence[t.UserLimit] | None
     user_limit_mid: str | Sequence[t.UserLimit] | None
     user_limit_low: str | Sequence[t.UserLimit] | None
+    concurrency_per_user: int
     max_users: int
     address_factor: float | str
     tokens_limit: str | Sequence[t.UserLimit]

@@ -133,7 +133,7 @@ class RedisBatch:
     def caller_cancelled(self, entry: WindowEntry, future: Reply) -> None:
         """Refund the possible grant of a cancelled caller of `request`."""
         if future.done() and not future.cancelled():
-            self._refund_cancelled(entry, future.result())
+            self._refund_late(entry, future.result())
 
     def abort(self) -> None:
         """Abandon all calls, and answer all callers that the store is unreachable."""
@@ -244,14 +244,18 @@ class RedisBatch:
             if not future.done():
                 future.set_result(answer)
             elif future.cancelled():
-                self._refund_cancelled(entry, answer)
+                self._refund_late(entry, answer)
             else:  # after its deadline the check was decided without its reply
-                self._counts.late += 1
+                self._refund_late(entry, answer, only_slots=True)
         return None
 
-    def _refund_cancelled(self, entry: WindowEntry, answer: Answer | StoreErrorKind) -> None:
+    def _refund_late(
+        self, entry: WindowEntry, answer: Answer | StoreErrorKind, *, only_slots: bool = False
+    ) -> None:
         self._counts.late += 1
-        undo = None if isinstance(answer, StoreErrorKind) else self._protocol.undo(entry, answer)
+        undo = None
+        if not isinstance(answer, StoreErrorKind):
+            undo = self._protocol.undo(entry, answer, only_slots=only_slots)
         if undo is not None:
             self.send_oneway(undo)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle.limiting.decisions import TOO_LARGE, decision_of, seconds_until
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
+from autoglm_throttle.limiting.user_slots import SlottedUserLimits
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import AnyCharge, StoreErrorKind
 from autoglm_throttle.types import (
@@ -43,14 +44,14 @@ class StoreFallback:
     """Decides by the failure mode: by the share of one of ``processes()``, always yes, or always no."""
 
     def __init__(
-        self, sets: LimitSets, settings: StoreSettings, processes: Callable[[], int], max_users: int
+        self, sets: LimitSets, settings: StoreSettings, limits: UserLimits, processes: Callable[[], int]
     ) -> None:
         # Units left at the store's last answers.
-        self.last_known: LastKnownRemaining = LastKnownRemaining(max_users)
+        self.last_known: LastKnownRemaining = LastKnownRemaining(limits.max_users)
         self.on_error: StoreFailureMode = settings.redis_on_error
         self.processes: Callable[[], int] = processes
         self.counts: dict[StoreErrorKind, int] = dict.fromkeys(StoreErrorKind, 0)  # Decisions, by cause
-        self.limits: UserLimits = UserLimits(sets, max_users)  # Units counted here
+        self.limits: UserLimits = limits  # Units counted here
         self.sets: LimitSets = sets
         self.tokens: TokenLimits | None = None  # Tokens counted here, if they are limited
         self._shared_by = 0
@@ -88,6 +89,8 @@ class StoreFallback:
             self._shared_by = processes
             share = partial(fair_share, processes=processes)
             self.limits.resize(self.sets.map(share))
+            if isinstance(self.limits, SlottedUserLimits):
+                self.limits.processes = processes
             if self.tokens is not None:
                 self.tokens.resize(share)
         return self.limits

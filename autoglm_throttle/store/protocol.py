@@ -18,7 +18,7 @@ from operator import add, attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from autoglm_throttle.types import UserLimit
+from autoglm_throttle.types import SlotLimit, UserLimit
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.tokens import TokenCost
@@ -157,10 +157,24 @@ class WindowProtocol:
         stamps = answer[VALUES - 1 :: VALUES]
         return WindowEntry(request.keys, request.policies, request.tag, refunds=units, stamps=stamps)
 
-    def undo(self, entry: WindowEntry, answer: Answer) -> WindowEntry | None:
-        """Build the refund of an answer without a receiver; None if it has spent nothing."""
+    def part_of(
+        self, check: WindowEntry, answer: Answer, charges: Sequence[AnyCharge]
+    ) -> tuple[WindowEntry, Answer]:
+        """Return a check of some charges with their part of the answer to the whole ``check``.
+
+        A charge that is not in it has no stamp, and needs none to be charged.
+        """
+        part = self.build_check(charges)
+        stamps = dict(zip(check.keys, answer[VALUES - 1 :: VALUES], strict=True))
+        return part, [value for key in part.keys for value in (0, 0, 0, stamps.get(key, 0))]
+
+    def undo(self, entry: WindowEntry, answer: Answer, *, only_slots: bool = False) -> WindowEntry | None:
+        """Build the refund of an answer without a receiver, or of its slots; None if it has spent nothing."""
         if entry.refunds or any(answer[::VALUES]):
             return None
+        if only_slots:
+            slots = [charge for charge in entry.charges if isinstance(charge.limits[0], SlotLimit)]
+            return self.build_refund(*self.part_of(entry, answer, slots)) if slots else None
         return self.build_refund(entry, answer) if any(charge.units for charge in entry.charges) else None
 
     def encode(self, entries: Sequence[WindowEntry]) -> ScriptArguments:

@@ -28,8 +28,10 @@ from autoglm_throttle.limiting.decisions import (
     fullest_first,
     rejection,
 )
+from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.token_limits import Reservation
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
+from autoglm_throttle.limiting.user_slots import SlottedUserLimits
 from autoglm_throttle.store.fallback import DenyCache, Key, StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import (
@@ -40,10 +42,9 @@ from autoglm_throttle.store.protocol import (
     StoreStats,
     WindowEntry,
 )
-from autoglm_throttle.types import Clock, Decision, Demand, StoreFailureMode, TokenLimit, UserLimit
+from autoglm_throttle.types import Clock, Decision, Demand, SlotLimit, StoreFailureMode, TokenLimit, UserLimit
 
 if TYPE_CHECKING:
-    from autoglm_throttle.limiting.ticket import TicketCharges
     from autoglm_throttle.limiting.user_limits import LimitSet, LimitSets
     from autoglm_throttle.settings.groups.store import StoreSettings
     from autoglm_throttle.store.protocol import Answer
@@ -114,6 +115,10 @@ class SharedUserLimits:
         self._timer_until_s = -math.inf
         self.deny_cache: DenyCache = DenyCache(settings)
         self.fallback: StoreFallback = fallback
+        # Limits requests in progress where the store does not; None: nothing does.
+        self.slots: SlottedUserLimits | None = None
+        if isinstance(fallback.limits, SlottedUserLimits):
+            self.slots = fallback.limits
         # The checks of the newest callers: one that comes again takes a quarter of the time to build it.
         self._checks: OrderedDict[Key, WindowEntry] = OrderedDict()
         # Whether an asyncio loop runs, in which alone the store's client works.
@@ -124,15 +129,17 @@ class SharedUserLimits:
         """Decide without the store, or return the check to send. Empty if no user limit applies."""
         sets = self.sets
         limit_set = sets.by_priority[demand.rank] if sets.plain else sets.of(demand)
-        if limit_set is None:
+        if limit_set is None and (self.slots is None or not demand.holds_slot):
             return NO_LIMIT
         units = 1 if demand.cost <= 1.0 else math.ceil(demand.cost)
-        key = (limit_set.name, demand.user, demand.address, units)
+        key = ("" if limit_set is None else limit_set.name, demand.user, demand.address, units)
         if self.deny_cache.callers:
             known = self.deny_cache.find(key, now)
             if known is not None:
                 return known
-        entry = self._checks.get(key) or self._build_check(key, limit_set)
+        if self.slots is not None and not demand.holds_slot:
+            key = (*key[:3], -units)
+        entry = self._checks.get(key) or self._build_check(key, demand)
         if self.store_health.state is _UP and self.is_usable():
             return entry
         return self.decide_here(demand, entry, now)
@@ -146,14 +153,21 @@ class SharedUserLimits:
             kind = health.cause or StoreErrorKind.UNREACHABLE
         return self.fallback.decide(demand, check.charges, kind, health, now, check.tokens)
 
-    def _build_check(self, key: Key, limit_set: LimitSet) -> WindowEntry:
+    def _build_check(self, key: Key, demand: Demand) -> WindowEntry:
         """Build the check of a caller, and keep it in place of the oldest one."""
-        _, user, address, units = key
-        charges = self.charges(limit_set, user, address, units)
         if len(self._checks) >= self.fallback.limits.max_users:
             self._checks.popitem(last=False)
-        self._checks[key] = entry = self.store.protocol.build_check(charges)
+        self._checks[key] = entry = self.store.protocol.build_check(self.charges_of(demand))
         return entry
+
+    def charges_of(self, demand: Demand) -> list[AnyCharge]:
+        """Return the charges of a demand under the user limits, then those of its slots."""
+        limit_set, slots, charges = self.sets.of(demand), self.slots, list[AnyCharge]()
+        if limit_set is not None:
+            charges += self.charges(limit_set, demand.user, demand.address, max(1, math.ceil(demand.cost)))
+        if slots is not None and demand.holds_slot:
+            charges += self.charges(slots.slots, demand.user, demand.address, 1)
+        return charges
 
     def charges(self, limit_set: LimitSet, user: str, address: str, units: int) -> list[AnyCharge]:
         """Return the charges of a caller under a set of limits."""
@@ -163,7 +177,7 @@ class SharedUserLimits:
             charges.append(StoreCharge(limit_set.address_name, limit_set.addresses, text, units))
         return charges
 
-    def resolve(  # noqa: C901 - a call costs 1 %
+    def resolve(  # noqa: C901, PLR0912 - a call costs 1 %
         self, demand: Demand, charges: TicketCharges, answer: Answer | StoreErrorKind, now: float
     ) -> Usages | Decision:
         """Return the verdict of the store on a pending check: the same as that of the windows in memory."""
@@ -180,7 +194,8 @@ class SharedUserLimits:
         if self.deny_cache.callers and not any(answer[::VALUES]):
             # An earlier rejection of more units would name too early a time from now on.
             self.deny_cache.remove(_key_of(demand, check))
-        if len(answer) == VALUES and not answer[0] and check.tokens is None:  # as below, without the loop
+        # As below, without the loop.
+        if len(answer) == VALUES and not answer[0] and check.tokens is None and self.slots is None:
             charges.answer = answer
             record(check.kind, check.user, (answer[1],), now)
             return ((check.limits[0], answer[1], answer[2] * US),)
@@ -189,16 +204,19 @@ class SharedUserLimits:
         for charge in check.charges:
             size = VALUES * len(charge.limits)
             part, rest = rest[:size], rest[size:]
-            record(charge.kind, charge.user, tuple(part[1::VALUES]), now)
-            other = charge_verdict(charge, part)
+            if self.slots is not None and isinstance(charge.limits[0], SlotLimit):
+                other = self.slots.verdict(charge.limits[0], is_full=part[0] != 0)
+            else:
+                record(charge.kind, charge.user, tuple(part[1::VALUES]), now)
+                other = charge_verdict(charge, part)
             if isinstance(other, Decision):
                 if isinstance(verdict, tuple) or other.retry_after_s > verdict.retry_after_s:
                     verdict, rejecting = other, charge  # of two rejections the longer one counts
             elif isinstance(verdict, tuple):
                 verdict += other
         if isinstance(verdict, Decision):
-            # A denial for lack of tokens says nothing about a request of fewer tokens.
-            if not isinstance(rejecting.limits[0], TokenLimit):
+            # Slots may be free at any time, and a lack of tokens says nothing about a request of fewer.
+            if not isinstance(rejecting.limits[0], TokenLimit | SlotLimit):
                 self.deny_cache.put(_key_of(demand, check), verdict, charges.charged_s, now)
             return verdict
         charges.answer = answer
@@ -220,9 +238,21 @@ class SharedUserLimits:
                 own = [each for each in check.charges if not isinstance(each.limits[0], TokenLimit)]
                 if not own:
                     return
-                check = self.store.protocol.build_check(own)
-                answer = answer[: check.values]
+                check, answer = self.store.protocol.part_of(check, answer, own)
             self.store.give_back(check, answer)
+
+    def release(self, demand: Demand, charges: object, held_s: float) -> None:
+        """Free the slots of an admitted request: those of the store with its next call."""
+        slots = self.slots
+        if slots is None:
+            return
+        if not isinstance(charges, TicketCharges) or charges.pending_check is None:
+            slots.release(demand, charges, held_s)
+            return
+        slots.record(held_s)
+        own = self.charges(slots.slots, demand.user, demand.address, 1)
+        part = self.store.protocol.part_of(charges.pending_check, charges.answer, own)
+        self.store.give_back(*part)
 
     def give_back(self, demand: Demand, charged_at: float, now: float) -> bool:
         """Refund a local charge, without the store."""

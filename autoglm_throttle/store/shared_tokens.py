@@ -7,7 +7,6 @@ counted. The lock of the throttle guards all methods.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
 from typing import Final
 
 from autoglm_throttle.limiting.decisions import Usages
@@ -21,7 +20,7 @@ from autoglm_throttle.limiting.token_limits import (
 from autoglm_throttle.limiting.tokens import NO_TOKENS, TokenCost
 from autoglm_throttle.limiting.user_limits import NO_LIMIT, LimitSets
 from autoglm_throttle.store.health import HealthState
-from autoglm_throttle.store.protocol import VALUES, AnyCharge, WindowEntry
+from autoglm_throttle.store.protocol import AnyCharge, WindowEntry
 from autoglm_throttle.store.shared_limits import SharedUserLimits
 from autoglm_throttle.types import Decision, Demand
 
@@ -58,8 +57,8 @@ class SharedTokenLimits:
                 return verdict
             if isinstance(verdict, WindowEntry):
                 charges += verdict.charges
-        elif (limit_set := users.sets.of(demand)) is not None:
-            charges += users.charges(limit_set, demand.user, demand.address, max(1, ceil(demand.cost)))
+        else:
+            charges += users.charges_of(demand)
         charges += self._charges(demand, cost)
         if not charges:
             return NO_LIMIT
@@ -118,11 +117,7 @@ class SharedTokenLimits:
             self._local.charge(demand, change, now)
         charges = self._charges(demand, TokenCost(-change.input, -change.output))
         if charges:
-            refund = users.store.protocol.build_check(charges)
-            stamps = dict(zip(check.keys, answer[VALUES - 1 :: VALUES], strict=True))
-            # A limit of which no token was reserved has no stamp, and needs none to be charged.
-            values = [(0, 0, 0, stamps.get(key, 0)) for key in refund.keys]
-            users.store.give_back(refund, [value for of_key in values for value in of_key])
+            users.store.give_back(*users.store.protocol.part_of(check, answer, charges))
 
     def _is_available(self) -> bool:
         users = self._users

@@ -12,7 +12,7 @@ from autoglm_throttle.types.errors import ThrottleError
 
 PriorityName = Literal["high", "mid", "low"]
 """The labels of `Priority`, accepted wherever a user states one in code."""
-LimitedReason = Literal["rate", "user", "too_large"]
+LimitedReason = Literal["rate", "user", "concurrency", "too_large"]
 """The reasons of a rejection with 429 or 413: the caller's own limit."""
 ShedReason = Literal["gpu", "queue", "breaker", "store"]
 """The reasons of a rejection with 503: the load of the service, an open breaker, an unavailable store."""
@@ -61,6 +61,7 @@ class Reason(StrEnum):
     OK = "ok"
     RATE = "rate"
     USER = "user"
+    CONCURRENCY = "concurrency"  # too many requests of the user are in progress
     TOO_LARGE = "too_large"
     GPU = "gpu"
     QUEUE = "queue"
@@ -180,6 +181,17 @@ class TokenLimit(UserLimit):
         return self.limit * COUNTED_LIMITS
 
 
+CONCURRENCY: Final = "concurrency"
+"""Name of the limit of requests in progress; of an address ``address-concurrency``."""
+SLOT_HOLD_S: Final = 300
+"""Seconds after which a shared store frees a slot that nobody has released: its process was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLimit(UserLimit):
+    """A limit of requests of each user in progress at once, of which a store counts each for its window."""
+
+
 @dataclass(slots=True)
 class LimitStatus:
     """One user limit after a decision: the source of the RateLimit header fields."""
@@ -283,7 +295,7 @@ def _check_resources(memory_bytes: int | None, precision: str) -> None:
         raise TypeError(f"precision must be a text, not {precision!r}")
 
 
-LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.TOO_LARGE})
+LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.CONCURRENCY, Reason.TOO_LARGE})
 """Rejections by the caller's own limit; all others are caused by our load."""
 
 

@@ -16,6 +16,7 @@ from autoglm_throttle.asgi import ThrottleMiddleware
 from autoglm_throttle.asgi.token_meter import EXTENSION_TOKENS
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types import Priority, Reason
 from tests.asgi.run_app import Answer, Message, http_scope, send_scope
 from tests.asgi.test_token_paths import (
     BODY,
@@ -174,7 +175,9 @@ async def test_output_beyond_the_reservation_is_charged_while_it_grows() -> None
 
 async def test_reservations_of_random_aborts_are_all_settled() -> None:
     server, chance = FakeServer(), random.Random(7)
-    throttle = limited(server, tokens_limit="10000000/minute", user_limit="1000/minute", slo_s=5)
+    throttle = limited(
+        server, tokens_limit="10000000/minute", user_limit="1000/minute", slo_s=5, concurrency_per_user=15
+    )
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for message in (start(), part(TOKEN), part(USAGE, more=False)):
@@ -194,6 +197,8 @@ async def test_reservations_of_random_aborts_are_all_settled() -> None:
         await asyncio.gather(*(client() for _ in range(20)))
     await settled(throttle)
     assert 0 < counts(throttle).settled == used(server) < ABORTS * sum(REPORTED)
+    assert throttle.snapshot().requests[Priority.MID, "limited", Reason.CONCURRENCY] > 0
+    assert FakeRedis(server=server).keys("*:concurrency.user:*") == []
 
 
 async def test_settlement_of_a_lost_store_is_counted_and_its_tokens_are_charged_locally() -> None:

@@ -398,9 +398,11 @@ async def test_request_that_leaves_the_queue_gets_its_tokens_back() -> None:
 
 
 @pytest.mark.parametrize("aborts", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
-async def test_random_aborts_leak_no_tokens(aborts: int) -> None:  # noqa: C901 - one scene
+async def test_random_aborts_leak_no_tokens_and_no_slots(aborts: int) -> None:  # noqa: C901 - one scene
     rng = random.Random(1)
-    throttle = limited(tokens_limit="16000000/minute", policy="concurrency", inflight_max=5, slo_s=5)
+    throttle = limited(
+        tokens_limit="16000000/minute", concurrency_per_user=12, policy="concurrency", inflight_max=5, slo_s=5
+    )
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         for message in (start(), part(TOKEN), part(TOKEN), part(USAGE, more=False)):
@@ -428,3 +430,5 @@ async def test_random_aborts_leak_no_tokens(aborts: int) -> None:  # noqa: C901 
     assert counts.reserved + counts.overrun - counts.given_back == counts.settled
     assert 1000 - left(throttle) == counts.settled
     assert throttle.admission.parts.settlement.limiter.in_flight == 0
+    assert throttle.snapshot().requests[Priority.MID, "limited", Reason.CONCURRENCY] > 0
+    assert throttle.admission.parts.user_limits._used == {}  # type: ignore[union-attr]

@@ -65,6 +65,7 @@ BAD: dict[str, list[object]] = {
     "user_limit_high": ["-5/s"],
     "user_limit_mid": ["16777216/s"],
     "user_limit_low": ["5/s;"],
+    "concurrency_per_user": ["-1", "1001"],
     "max_users": ["99", "10000001"],
     "address_factor": ["0.5"],
     "redis_url": [

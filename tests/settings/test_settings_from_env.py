@@ -104,6 +104,7 @@ GIVEN = st.fixed_dictionaries(
         "tier_recovery_step": st.floats(0, 1, exclude_min=True),
         "user_limit": LIMITS,
         "user_limit_high": LIMITS,
+        "concurrency_per_user": st.integers(0, 1000),
         "max_users": st.integers(100, 10_000_000),
         "identity": st.sampled_from(["address", "bearer", "header:x-api-key", "my.module:identify"]),
         "key_secret": st.text(string.printable.strip(), min_size=16, max_size=40),

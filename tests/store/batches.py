@@ -34,8 +34,8 @@ class Numbers:
             raise ValueError("too short")
         return reply
 
-    def undo(self, entry: Number, answer: list[int]) -> Number | None:
-        return Number(-1 - entry.name, undoes=entry.name) if entry.name % 2 == 0 else None
+    def undo(self, entry: Number, answer: list[int], *, only_slots: bool = False) -> Number | None:
+        return Number(-1 - entry.name, undoes=entry.name) if entry.name % 2 == 0 and not only_slots else None
 
 
 class Call:

@@ -9,13 +9,22 @@ from typing import Any
 from autoglm_throttle._runtime.serial_lock import SerialLock
 from autoglm_throttle.limiting.decisions import decision_of
 from autoglm_throttle.limiting.ticket import TicketCharges
-from autoglm_throttle.limiting.user_limits import LimitSets
+from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
+from autoglm_throttle.limiting.user_slots import SlottedUserLimits
 from autoglm_throttle.settings.groups.store import StoreSettings
 from autoglm_throttle.store.fallback import StoreFallback
 from autoglm_throttle.store.health import HealthState, StoreHealth
 from autoglm_throttle.store.protocol import Answer, StoreErrorKind, WindowEntry
 from autoglm_throttle.store.shared_limits import SharedUserLimits
-from autoglm_throttle.types import Decision, Demand, StoreFailureMode, UserLimit
+from autoglm_throttle.types import (
+    CONCURRENCY,
+    SLOT_HOLD_S,
+    Decision,
+    Demand,
+    SlotLimit,
+    StoreFailureMode,
+    UserLimit,
+)
 from tests.store.scripted_store import ScriptedStore
 
 MINUTE = UserLimit("user-60s", 10, 60)
@@ -52,6 +61,7 @@ class Shared:
         processes: int = 1,
         failures: int = 3,
         plans: dict[str, tuple[UserLimit, ...] | None] | None = None,
+        slots: int = 0,
     ) -> None:
         self.store = ScriptedStore()
         self.processes = processes
@@ -59,7 +69,17 @@ class Shared:
         sets = LimitSets([limits] * 3, by_plan=plans or {}, by_route={}, address_factor=2.0)
         settings = StoreSettings(redis_on_error=on_error, redis_failures=failures)
         store: Any = self.store
-        fallback = StoreFallback(sets, settings, lambda: self.processes, MAX_USERS)
+        local = UserLimits(sets, MAX_USERS)
+        if slots:
+            (of_users,) = LimitSets(
+                [(SlotLimit(CONCURRENCY, slots, SLOT_HOLD_S),)] * 3,
+                by_plan={},
+                by_route={},
+                address_factor=2.0,
+                prefix="concurrency.",
+            )
+            local = SlottedUserLimits(sets, MAX_USERS, of_users)
+        fallback = StoreFallback(sets, settings, local, lambda: self.processes)
         self.windows = SharedUserLimits(
             lambda text: text, store, settings, fallback, SerialLock(), lambda: 0.0
         )

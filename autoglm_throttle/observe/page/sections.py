@@ -42,6 +42,7 @@ CAUSES: Final = {
 REASONS: Final = {
     "rate": "above the rate of their class",
     "user": "above the limit of their user",
+    "concurrency": "beside too many others of their user",
     "too_large": "larger than a limit",
     "gpu": "because of GPU load",
     "queue": "that would wait too long",

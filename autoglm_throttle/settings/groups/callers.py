@@ -265,7 +265,9 @@ USER_LIMITS: Final = FieldType(
 class UserSettings(Group):
     """Settings of the limits of single users."""
 
-    environment: ClassVar[str] = "USER_LIMIT* USER_LIMIT_HIGH USER_LIMIT_MID USER_LIMIT_LOW MAX_USERS"
+    environment: ClassVar[str] = (
+        "USER_LIMIT* USER_LIMIT_HIGH USER_LIMIT_MID USER_LIMIT_LOW CONCURRENCY_PER_USER MAX_USERS"
+    )
 
     user_limit: Annotated[Limits, USER_LIMITS] = ()
     """Limit of one user; off until set, because behind an unknown proxy all users share one address."""
@@ -275,6 +277,8 @@ class UserSettings(Group):
     """Replaces USER_LIMIT for requests of priority mid."""
     user_limit_low: Annotated[Limits, USER_LIMITS] | None = None
     """Replaces USER_LIMIT for requests of priority low."""
+    concurrency_per_user: Annotated[int, f.whole(0, 1000, "requests")] = 0
+    """Requests of one user that may be in progress at once, queued ones included; 0: any number."""
     max_users: Annotated[int, f.whole(100, 10_000_000, "users")] = 100_000
     """Maximum of users tracked at once; above it idle users are evicted first, exhausted users never."""
     address_factor: Annotated[float, number(1, 1_000_000, "x user limit")] = 10.0
