@@ -34,6 +34,7 @@ from autoglm_throttle.types import (
     GpuProvider,
     GpuSample,
     Rejected,
+    TokenCost,
 )
 
 if TYPE_CHECKING:
@@ -131,12 +132,21 @@ class Throttle:
         return self.admission.try_admit(demand, demand.work_class)
 
     def peek(self, demand: Demand) -> Rejection | None:
-        """Return the rejection that a demand would get now by the rates or the user limits; takes nothing.
+        """Return the rejection that a demand would get now by rates, user or token limits; takes nothing.
 
         None: it may be admitted, or wait in the queue; so in a dry run. With a shared store only a recent
-        denial is known.
+        denial is known, and none for want of tokens.
         """
         return self.admission.peek(demand)
+
+    def settle_tokens(self, permit: Permit, used: TokenCost) -> None:
+        """Replace the reserved tokens of an admitted demand by those that it has used; once.
+
+        Without this call the reserved tokens stay spent. The middleware settles its own requests.
+        """
+        verdicts = self.admission.verdicts
+        for _, charges in verdicts.charges_of(permit)[:1]:
+            verdicts.settle_tokens(charges, used)
 
     @overload
     def wait(self, ticket: Ticket) -> Coroutine[Any, Any, Permit | Rejection]: ...

@@ -15,11 +15,10 @@ from autoglm_throttle.limiting.ticket import TicketCharges
 from autoglm_throttle.limiting.user_limits import NO_LIMIT
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.protocol import WindowEntry
-from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Outcome
+from autoglm_throttle.types import ControlState, Decision, Demand, GpuView, Outcome, TokenCost
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
-    from autoglm_throttle.limiting.tokens import TokenCost
 
 _WAITING, _CALLED, _LEFT = TicketState.WAITING, TicketState.CALLED, TicketState.CANCELLED
 
@@ -67,7 +66,13 @@ class AdmissionController:
         """Request admission, and wait in the queue if a slot can be free in time, as `Throttle.admit`."""
         if self.has_leases:
             await self.ensure_lease(demand)
-        verdict = self.try_admit(demand, demand.work_class)
+        verdict: Permit | Ticket | Rejection
+        if demand.tokens is None or self.verdicts.token_limits is None:
+            verdict = self.try_admit(demand, demand.work_class)
+        else:
+            verdict = await self.charge(demand, demand.work_class, tokens=demand.tokens)
+            if isinstance(verdict, Ticket):
+                verdict = self.try_slot(verdict)
         return await self.verdicts.wait(verdict) if isinstance(verdict, Ticket) else verdict
 
     async def ensure_lease(self, demand: Demand) -> None:
@@ -188,9 +193,7 @@ class AdmissionController:
         """Charge an admitted request again: all its charges are one, and a rejection refunds them all."""
         if self.has_leases:
             await self.ensure_lease(demand)
-        charged = self.try_charge(demand, demand.work_class, permit)
-        if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
-            charged = await self.verdicts.wait(charged) or charged
+        charged = await self.charge(demand, demand.work_class, permit)
         if isinstance(charged, Permit):  # of a dry run, which has counted the rejection
             charged.settle(Outcome.NEUTRAL)
             return None
@@ -200,6 +203,19 @@ class AdmissionController:
                 return None
             self.verdicts.refund_permit(permit, self._clock())
         self.flush()
+        return charged
+
+    async def charge(
+        self,
+        demand: Demand,
+        work_class: str = "",
+        admitted: Permit | None = None,
+        tokens: TokenCost | None = None,
+    ) -> Permit | Ticket | Rejection:
+        """Charge as `try_charge`, and wait for the store."""
+        charged = self.try_charge(demand, work_class, admitted, tokens)
+        if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
+            charged = await self.verdicts.wait(charged) or charged
         return charged
 
     def try_charge(
@@ -333,6 +349,11 @@ class AdmissionController:
                 return None if self._dry_run else Rejection(demand, verdict)
             if not isinstance(verdict, WindowEntry):  # a check of the store is only sent by its waiter
                 self._user_limits.give_back(demand, now, now)
+            limits, tokens = self.verdicts.token_limits, demand.tokens
+            if tokens is not None and limits is not None:
+                decision = limits.peek(demand, tokens, now)
+                if not decision.allowed:
+                    return None if self._dry_run else Rejection(demand, decision)
         return None
 
     def reject(self, demand: Demand, decision: Decision, *, degraded: bool = False) -> Rejection | None:

@@ -17,12 +17,11 @@ from autoglm_throttle.limiting.decisions import rejection as limit_rejection
 from autoglm_throttle.limiting.ticket import Ticket, TicketCharges, TicketState
 from autoglm_throttle.limiting.work_class import NO_SLOT, WorkClass
 from autoglm_throttle.store.protocol import StoreErrorKind
-from autoglm_throttle.types import Decision, Demand, Reason
+from autoglm_throttle.types import Decision, Demand, Reason, TokenCost
 
 if TYPE_CHECKING:
     from autoglm_throttle.admission.factory import AdmissionParts
     from autoglm_throttle.limiting.token_limits import TokenLimits
-    from autoglm_throttle.limiting.tokens import TokenCost
     from autoglm_throttle.store.shared_tokens import SharedTokenLimits
 
 # Seconds before disconnect detection starts: most waits are shorter, and detection doubles their cost.

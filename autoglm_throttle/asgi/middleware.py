@@ -267,9 +267,7 @@ class ThrottleMiddleware:
     ) -> Permit | Ticket | Rejection | None:
         """Charge a request, await its body, then ask for its slot; None: it ended before, uncharged."""
         admission = self.throttle.admission
-        charged = admission.try_charge(demand, work_class)
-        if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
-            charged = await admission.verdicts.wait(charged) or charged
+        charged = await admission.charge(demand, work_class)
         if isinstance(charged, Rejection):
             abandon(first)
             return charged

@@ -11,8 +11,8 @@ from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send, verd
 from autoglm_throttle.asgi.sse import EventReader, UsageReader, usage_reader
 from autoglm_throttle.asgi.stream_end import end_of_stream
 from autoglm_throttle.limiting.token_usage import TokenUsage
-from autoglm_throttle.limiting.tokens import NO_TOKENS, TokenCost, TokenEstimator
-from autoglm_throttle.types import Outcome, TokenOverrun
+from autoglm_throttle.limiting.tokens import TokenEstimator
+from autoglm_throttle.types import NO_TOKENS, Outcome, TokenCost, TokenOverrun
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.ticket import TicketCharges

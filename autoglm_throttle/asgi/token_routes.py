@@ -66,9 +66,7 @@ class TokenRoutes:
         """Reserve the tokens of a request, charge it, and request its slot; and return the app to run."""
         admission, request = self._throttle.admission, self._request(scope, body)
         reserved = self._rules.estimator.estimate(work_class, request)
-        charged = admission.try_charge(demand, work_class, tokens=reserved)
-        if isinstance(charged, Ticket) and charged.charges.pending_check is not None:
-            charged = await admission.verdicts.wait(charged) or charged
+        charged = await admission.charge(demand, work_class, tokens=reserved)
         # A rejection, or a permit of a dry run, which has charged nothing.
         if not isinstance(charged, Ticket):
             return charged, app

@@ -16,6 +16,7 @@ from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.settings.groups import GROUP_OF
 from autoglm_throttle.settings.groups.base import field_types
 from autoglm_throttle.settings.groups.gpu import ENGINES
+from autoglm_throttle.settings.groups.tokens import TOKEN_FIELDS
 from autoglm_throttle.settings.policies import GuardPolicy, PlanPolicy
 from autoglm_throttle.settings.problems import ConfigError, Problem, quoted_key
 from autoglm_throttle.settings.route_policy import ResourcePolicy, RoutePolicy
@@ -145,8 +146,14 @@ def _text(settings: Settings, rows: Sequence[Setting]) -> str:
     if (basis := _quota_basis(settings)) is not None:
         parts.append(f"{QUOTA_BASES[basis]} To check what the sources report: autoglm-throttle doctor")
     tables = (
-        (("route", "priority", "cost", "user limit", "slo s", "slot"), map(_route_row, settings.routes)),
-        (("plan", "priority", "user limit", "members"), map(_plan_row, settings.plans.values())),
+        (
+            ("route", "priority", "cost", "user limit", "token limits", "slo s", "slot"),
+            map(_route_row, settings.routes),
+        ),
+        (
+            ("plan", "priority", "user limit", "token limits", "members"),
+            map(_plan_row, settings.plans.values()),
+        ),
         (("guard", "figure", "value", "unit", "instead of", "source"), _guard_rows(settings)),
     )
     parts += [table([heading, *lines]) for heading, rows in tables if (lines := list(rows))]
@@ -193,15 +200,34 @@ def _user_limits_location(settings: Settings) -> str:
 
 def _route_row(route: RoutePolicy) -> tuple[str, ...]:
     if route.exempt:
-        return (route.name, "exempt", NOT_SET, NOT_SET, NOT_SET, NOT_SET)
-    limits = _limits_text(route.user_limit) or NOT_SET
+        return (route.name, "exempt", *[NOT_SET] * 5)
     cost, slo_s = plain(route.cost), _plain(route.slo_s)
-    return (route.name, _label(route.priority) or NOT_SET, cost, limits, slo_s, route.slot.value)
+    return (
+        route.name,
+        _label(route.priority) or NOT_SET,
+        cost,
+        *_limit_cells(route),
+        slo_s,
+        route.slot.value,
+    )
 
 
 def _plan_row(plan: PlanPolicy) -> tuple[str, ...]:
-    limits = _limits_text(plan.user_limit) or NOT_SET
-    return (plan.name, _label(plan.priority) or NOT_SET, limits, str(len(plan.members)))
+    return (plan.name, _label(plan.priority) or NOT_SET, *_limit_cells(plan), str(len(plan.members)))
+
+
+def _limit_cells(policy: RoutePolicy | PlanPolicy) -> tuple[str, str]:
+    """Return the user limit and the token limits of a policy."""
+    tokens = [
+        f"{kind} {text}"
+        for kind, text in zip(TOKEN_FIELDS, _token_limits(policy).values(), strict=True)
+        if text
+    ]
+    return _limits_text(policy.user_limit) or NOT_SET, ", ".join(tokens) or NOT_SET
+
+
+def _token_limits(policy: RoutePolicy | PlanPolicy) -> dict[str, str | None]:
+    return {field: _limits_text(getattr(policy, field)) for field in TOKEN_FIELDS.values()}
 
 
 def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
@@ -225,6 +251,7 @@ def _document(settings: Settings, rows: Sequence[Setting]) -> dict[str, Any]:
                 "name": plan.name,
                 "priority": _label(plan.priority),
                 "user_limit": _limits_text(plan.user_limit),
+                **_token_limits(plan),
                 "members": len(plan.members),
             }
             for plan in settings.plans.values()
@@ -242,6 +269,7 @@ def _route_document(route: RoutePolicy) -> dict[str, Any]:
         "priority": _label(route.priority),
         "cost": route.cost,
         "user_limit": _limits_text(route.user_limit),
+        **_token_limits(route),
         "exempt": route.exempt,
         "slo_s": route.slo_s,
         "slot": route.slot.value,

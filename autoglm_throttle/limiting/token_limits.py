@@ -11,9 +11,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from autoglm_throttle.limiting.decisions import Usages, decision_of, fullest_first
-from autoglm_throttle.limiting.tokens import NO_TOKENS, TokenCost
 from autoglm_throttle.limiting.user_limits import NO_PARTS, Limits, LimitSets, Part, UserLimits
-from autoglm_throttle.types import Decision, Demand
+from autoglm_throttle.types import NO_TOKENS, Decision, Demand, TokenCost
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.queue import TicketQueue
@@ -143,6 +142,17 @@ class TokenLimits:
         self.counts.reserved += cost.input + cost.output
         # The header fields of the dialects differ by kind, which are written from a decision.
         return decision_of(fullest_first(usages))
+
+    def peek(self, demand: Demand, cost: TokenCost, now: float) -> Decision:
+        """Return the decision of `reserve`, and charge nothing."""
+        decision = self.reserve(demand, cost, now)
+        if decision.allowed:
+            self.counts.reserved -= cost.total
+            for units_of, limits in self._all:
+                units = None if units_of is None else units_of(cost)
+                if units != 0:
+                    limits.give_back(demand, now, now, units)
+        return decision
 
     def cancel(self, reservation: Reservation, now: float) -> None:
         """Give back all that was charged: the request has not run."""

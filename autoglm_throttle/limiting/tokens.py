@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
 from autoglm_throttle.limiting.token_request import TokenRequest
 from autoglm_throttle.limiting.token_usage import TokenUsage
+from autoglm_throttle.types import TokenCost
 
 RATIO_START: Final = 0.25  # Tokens of a byte of text, before any is known [four characters of English]
 RATIO_GAIN: Final = 0.05  # Weight of the newest request once twenty are known
@@ -16,29 +17,6 @@ RATIO_RANGE: Final = (0.05, 1.0)
 OUTPUTS_KEPT: Final = 200  # Newest outputs of a route and model, of which the quantile is taken
 OUTPUTS_NEEDED: Final = 20  # Before the quantile replaces the default
 LEARNED_AT_MOST: Final = 1000  # Pairs of a route and a model; the one unused for longest is forgotten
-
-WORK_TOKENS: Final = 1000.0  # Input tokens that count as a request of cost 1 among queued requests
-OUTPUT_WORK: Final = 2.0  # Input tokens that count as one of output [weights of the virtual token counter]
-
-
-class TokenCost(NamedTuple):
-    """Tokens of a request and of its answer."""
-
-    input: int
-    output: int
-
-    @property
-    def total(self) -> int:
-        """Both together."""
-        return self.input + self.output
-
-    @property
-    def work(self) -> float:
-        """Work of the service, as the cost of a demand: 1 is that of a request of usual length."""
-        return (self.input + OUTPUT_WORK * self.output) / WORK_TOKENS
-
-
-NO_TOKENS: Final = TokenCost(0, 0)
 
 
 class TokenRatio:

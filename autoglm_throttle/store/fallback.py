@@ -26,9 +26,8 @@ from autoglm_throttle.types import (
 
 if TYPE_CHECKING:
     from autoglm_throttle.limiting.token_limits import TokenLimits
-    from autoglm_throttle.limiting.tokens import TokenCost
     from autoglm_throttle.settings.groups.store import StoreSettings
-    from autoglm_throttle.types import Demand
+    from autoglm_throttle.types import Demand, TokenCost
 
 COSTS_AT_MOST: Final = 8  # Denials stored for one caller, each for another number of units
 

@@ -15,13 +15,10 @@ from hashlib import blake2b
 from importlib import resources
 from itertools import accumulate, pairwise
 from operator import add, attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
-from autoglm_throttle.types import SlotLimit, UserLimit
-
-if TYPE_CHECKING:
-    from autoglm_throttle.limiting.tokens import TokenCost
+from autoglm_throttle.types import SlotLimit, TokenCost, UserLimit
 
 LAYOUT = "w2"  # Version of the values under a key: two versions, deployed side by side, never share a key
 SPLIT = -1  # Tag of a request with keys in more than one partition

@@ -17,12 +17,11 @@ from autoglm_throttle.limiting.token_limits import (
     TokenCounts,
     TokenLimits,
 )
-from autoglm_throttle.limiting.tokens import NO_TOKENS, TokenCost
 from autoglm_throttle.limiting.user_limits import NO_LIMIT, LimitSets
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.protocol import AnyCharge, WindowEntry
 from autoglm_throttle.store.shared_limits import SharedUserLimits
-from autoglm_throttle.types import Decision, Demand
+from autoglm_throttle.types import NO_TOKENS, Decision, Demand, Reason, TokenCost
 
 _NOTHING: Final = WindowEntry((), (), 0)  # Check of a request to which no limit applies
 
@@ -65,6 +64,10 @@ class SharedTokenLimits:
         check = users.store.protocol.build_check(charges)
         check.tokens = cost
         return check if is_available else users.decide_here(demand, check, now)
+
+    def peek(self, demand: Demand, cost: TokenCost, now: float) -> Decision:
+        """Return the decision of the local limits while the store is unavailable; else nothing is known."""
+        return Decision(True, Reason.OK) if self._is_available() else self._local.peek(demand, cost, now)
 
     def cancel(self, reservation: Reservation, now: float) -> None:
         """Give back all that was charged: the request has not run."""

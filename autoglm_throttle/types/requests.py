@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from autoglm_throttle.types.errors import ThrottleError
 
@@ -203,6 +203,33 @@ class LimitStatus:
     reset_s: float  # seconds until the oldest counted unit leaves the window; 0 if nothing is counted
 
 
+WORK_TOKENS: Final = 1000.0
+"""Input tokens that count as a request of cost 1 among queued requests."""
+OUTPUT_WORK: Final = 2.0
+"""Input tokens that count as one of output. [weights of the virtual token counter]"""
+
+
+class TokenCost(NamedTuple):
+    """Tokens of a request and of its answer."""
+
+    input: int
+    output: int
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.input + self.output
+
+    @property
+    def work(self) -> float:
+        """Work of the service, as the cost of a demand: 1 is that of a request of usual length."""
+        return (self.input + OUTPUT_WORK * self.output) / WORK_TOKENS
+
+
+NO_TOKENS: Final = TokenCost(0, 0)
+"""The cost of a request that has not run."""
+
+
 class Demand:
     """The demand of one request.
 
@@ -221,15 +248,18 @@ class Demand:
         precision: label that the caller accepts; it may only lower the service's choice.
         work_class: name of what costs alike, for the concurrency limit; empty: the route, if there is one,
             else the one class of the service.
+        tokens: tokens that `Throttle.admit` reserves under the token limits of its user.
 
     Raises:
-        ValueError: ``cost`` or ``slo_s`` is not a finite number above 0, or ``memory_bytes`` is below 1.
-        TypeError: ``user``, ``address``, ``group`` or ``precision`` is no text, or ``memory_bytes`` no int.
+        ValueError: ``cost`` or ``slo_s`` is not a finite number above 0, ``memory_bytes`` is below 1, or one
+            of ``tokens`` is below 0.
+        TypeError: ``user``, ``address``, ``group`` or ``precision`` is no text, ``memory_bytes`` no int, or
+            ``tokens`` are no two.
     """
 
     __slots__ = (
         *("_group", "address", "cost", "group_of", "holds_slot", "memory_bytes", "plan", "precision"),
-        *("rank", "route", "slo_s", "user", "work_class"),
+        *("rank", "route", "slo_s", "tokens", "user", "work_class"),
     )
 
     def __init__(  # noqa: PLR0913 - one argument for each input of a limit
@@ -247,6 +277,7 @@ class Demand:
         memory_bytes: int | None = None,
         precision: str = "",
         work_class: str = "",
+        tokens: TokenCost | None = None,
     ) -> None:
         if not 0.0 < cost < math.inf:
             raise ValueError(f"cost must be a finite number above 0, not {cost!r}")
@@ -256,6 +287,8 @@ class Demand:
             raise TypeError(f"user, address and group must be texts, not {user!r}, {address!r}, {group!r}")
         if memory_bytes is not None or precision != "":
             _check_resources(memory_bytes, precision)
+        if tokens is not None:
+            _check_tokens(tokens)
         # The priority as a plain int, which indexes a tuple four times as fast as a member does.
         self.rank: int = int(priority)
         self.user: str = user
@@ -271,6 +304,7 @@ class Demand:
         self.memory_bytes: int | None = memory_bytes
         self.precision: str = precision
         self.work_class: str = work_class or route or ""
+        self.tokens: TokenCost | None = tokens
 
     @property
     def priority(self) -> Priority:
@@ -293,6 +327,13 @@ def _check_resources(memory_bytes: int | None, precision: str) -> None:
         raise ValueError(f"memory_bytes must be 1 or more, not {memory_bytes!r}")
     if not isinstance(precision, str):
         raise TypeError(f"precision must be a text, not {precision!r}")
+
+
+def _check_tokens(tokens: TokenCost) -> None:
+    if len(tokens) != 2 or any(isinstance(each, bool) or not isinstance(each, int) for each in tokens):
+        raise TypeError(f"tokens must be two whole numbers, such as TokenCost(200, 500), not {tokens!r}")
+    if min(tokens) < 0:
+        raise ValueError(f"tokens must be 0 or more, not {tokens!r}")
 
 
 LIMITED = frozenset({Reason.RATE, Reason.USER, Reason.CONCURRENCY, Reason.TOO_LARGE})

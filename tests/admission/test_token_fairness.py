@@ -14,9 +14,9 @@ from autoglm_throttle import Demand, Permit, Priority
 from autoglm_throttle.limiting.queue import TicketQueue
 from autoglm_throttle.limiting.ticket import Ticket, TicketCharges
 from autoglm_throttle.limiting.token_limits import Reservation
-from autoglm_throttle.limiting.tokens import TokenCost
 from autoglm_throttle.limiting.work_class import WorkClass
 from autoglm_throttle.testing import throttle_for_tests
+from autoglm_throttle.types import TokenCost
 
 SLOTS = 8
 LIGHT_USERS = 9

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from autoglm_throttle import Permit, Settings, Throttle, ThrottleMiddleware
 from autoglm_throttle.testing import ManualClock
 from autoglm_throttle.types import Demand, Outcome, Priority
-from tests.asgi.run_app import lifespan, request
+from tests.asgi.run_app import http_scope, lifespan, request, send_scope
 from tests.asgi.vllm_server import EVENTS, VllmApp, inside, limit_of, permits_of, serve, vllm_state
 
 BUSY = b'{"error":{"message":"busy","type":"Service Unavailable","param":null,"code":503}}'
@@ -232,3 +232,18 @@ async def test_starts_are_spread_under_overload_only(monkeypatch: pytest.MonkeyP
 async def test_requests_that_always_wait_inside_are_no_load(slots: int, settings: Any, target: int) -> None:
     middleware = await serve(VllmApp(), vllm_state({"max_num_seqs": slots}), **settings)
     assert middleware.throttle.settings.gpu.gpu_queue_target == target
+
+
+async def test_tokens_are_limited_by_the_usage_that_the_engine_reports() -> None:
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":7}}\n\n'
+    middleware = await serve(
+        VllmApp(TOKEN, usage, DONE, headers=EVENTS), vllm_state(), tokens_limit="1000/minute"
+    )
+    for max_tokens, status in ((500, 200), (500, 200), (990, 429)):
+        body = b'{"model":"m","messages":[{"content":"hello"}],"max_tokens":%d,"stream":true}' % max_tokens
+        scope = http_scope("/v1/chat/completions", "POST", {"content-length": str(len(body))})
+        answer = await send_scope(middleware, scope, [{"type": "http.request", "body": body}])
+        assert answer.status == status
+    counts = middleware.throttle.snapshot().token_counts
+    assert counts is not None
+    assert counts.settled == 2 * 37

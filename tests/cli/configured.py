@@ -21,6 +21,8 @@ pattern = "/v1/generate"
 methods = ["POST"]
 cost = 4
 user_limit = "20/minute;2/second"
+tokens_limit = "60000/minute"
+tokens_input_limit = "off"
 slo_s = 30
 
 [[routes]]
@@ -34,6 +36,7 @@ user_limit = "off"
 
 [plans.gold]
 user_limit = "1000/minute"
+tokens_output_limit = "9000/minute"
 priority = "high"
 members = ["07f3a9c2d4e5b617"]
 

@@ -97,3 +97,29 @@ async def test_sdk_reads_the_limit_of_its_user() -> None:
         with pytest.raises(openai.RateLimitError) as caught:
             await sdk.completions.create(model="m", prompt="x", max_tokens=1)
         assert int(caught.value.response.headers["retry-after"]) > 60
+
+
+async def test_tokens_of_each_user_are_limited_behind_the_gateway() -> None:
+    limits: Any = {"tokens_output_limit": f"{2 * TOKENS}/hour", "identity": "bearer"}
+    async with (
+        under_uvicorn(SimulatedLlm(FAST)) as port,
+        front(f"http://127.0.0.1:{port}", **limits) as served,
+        sdk_of(served, api_key="one") as sdk,
+    ):
+        for max_tokens in (TOKENS, TOKENS, 1):
+            request = sdk.chat.completions.create(
+                model="m", messages=MESSAGES, max_tokens=max_tokens, extra_body={"ignore_eos": True}
+            )
+            if max_tokens > 1:
+                answer = await request
+                assert answer.usage is not None
+                assert answer.usage.completion_tokens == TOKENS
+            else:
+                with pytest.raises(openai.RateLimitError) as caught:
+                    await request
+        assert caught.value.code == "user:output-3600s"
+        async with sdk_of(served, api_key="another") as other:
+            await other.chat.completions.create(model="m", messages=MESSAGES, max_tokens=1)
+    counts = served.gateway.throttle.snapshot().token_counts
+    assert counts is not None
+    assert counts.by_result["overrun"] == 0

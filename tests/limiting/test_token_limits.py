@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from autoglm_throttle.limiting.token_limits import TOKEN_KINDS, Reservation, TokenLimits
-from autoglm_throttle.limiting.tokens import TokenCost
 from autoglm_throttle.limiting.user_limits import LimitSets, UserLimits
-from autoglm_throttle.types import Decision, Demand, Reason, TokenLimit, UserLimit
+from autoglm_throttle.types import Decision, Demand, Reason, TokenCost, TokenLimit, UserLimit
 from autoglm_throttle.types.requests import COUNTED_LIMITS
 
 ANN = Demand(user="ann")

@@ -16,10 +16,10 @@ from autoglm_throttle.limiting.tokens import (
     LEARNED_AT_MOST,
     OUTPUTS_KEPT,
     OUTPUTS_NEEDED,
-    TokenCost,
     TokenEstimator,
 )
 from autoglm_throttle.testing.simulated_llm import draw_lengths
+from autoglm_throttle.types import TokenCost
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
 ENGLISH_BYTES = 4.4  # Of a token, about as with the tokenizer of Llama 3

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autoglm_throttle.limiting.token_limits import TokenLimits
-from autoglm_throttle.limiting.tokens import TokenCost
 from autoglm_throttle.limiting.user_limits import LimitSets
 from autoglm_throttle.store.protocol import WindowEntry
 from autoglm_throttle.store.shared_tokens import SharedTokenLimits
-from autoglm_throttle.types import Decision, TokenLimit
+from autoglm_throttle.types import Decision, TokenCost, TokenLimit
 from tests.store.scripted_store import denied, granted
 from tests.store.shared_user_limits import ALICE, MAX_USERS, MINUTE, Question, Shared
 

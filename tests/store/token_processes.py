@@ -9,7 +9,7 @@ from typing import Any
 
 from autoglm_throttle import Demand
 from autoglm_throttle.limiting.ticket import Ticket
-from autoglm_throttle.limiting.tokens import TokenCost
+from autoglm_throttle.types import TokenCost
 from tests.store.real_server import PATIENTLY, Site
 from tests.store.store_checks import name
 
