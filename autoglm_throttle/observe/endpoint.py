@@ -28,8 +28,8 @@ UNDERSTOOD: Final = (b"accept", b"accept-encoding")
 def collector(throttle: Throttle, recorder: RecorderProtocol | None = None) -> Collector:
     """Make a collector for a registry of prometheus-client.
 
-    It reads ``throttle.snapshot()`` at each scrape. It does not take part in the multi-process mode
-    of prometheus-client, which leaves custom collectors out.
+    It reads ``throttle.snapshot()`` at each scrape: with several workers, the counts of this one alone. It
+    does not take part in the multi-process mode of prometheus-client, which leaves custom collectors out.
 
     Args:
         throttle: source of the counts.
@@ -38,10 +38,7 @@ def collector(throttle: Throttle, recorder: RecorderProtocol | None = None) -> C
     Raises:
         ConfigError: prometheus-client is not installed.
     """
-    if not _installed():
-        raise ConfigError(
-            [Problem("METRICS", "prometheus-client is not installed", how_to_install("prometheus"))]
-        )
+    _check_installed()
     from autoglm_throttle.observe.prometheus import SnapshotCollector
 
     return SnapshotCollector(throttle, recorder)
@@ -50,8 +47,8 @@ def collector(throttle: Throttle, recorder: RecorderProtocol | None = None) -> C
 def metrics_app(throttle: Throttle, recorder: RecorderProtocol | None = None) -> MetricsApp:
     """Make the ASGI app to be mounted at ``/metrics``.
 
-    Under every path it answers with the metrics of this process. With several workers each answers for
-    itself: the multi-process mode of prometheus-client leaves custom collectors out.
+    Under every path it answers with the metrics of this process. With several workers on this host, counts
+    and loads are those of all of them, at most 5 s ago; all other metrics are those of this process.
 
     Args:
         throttle: source of the counts. With ``METRICS=off``, or ``auto`` and no prometheus-client,
@@ -67,7 +64,7 @@ def metrics_app(throttle: Throttle, recorder: RecorderProtocol | None = None) ->
     if wanted is MetricsExport.AUTO and not _installed():
         return MetricsApp(_not_found(f"metrics need prometheus-client: {how_to_install('prometheus')}"))
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        LOGGER.warning("PROMETHEUS_MULTIPROC_DIR is set; /metrics still reports this worker process only")
+        LOGGER.warning("PROMETHEUS_MULTIPROC_DIR is set; /metrics does not use it: set WORKERS for totals")
     return MetricsApp(_exporter(throttle, recorder))
 
 
@@ -101,17 +98,28 @@ def _installed() -> bool:
     return find_spec("prometheus_client") is not None
 
 
+def _check_installed() -> None:
+    if not _installed():
+        raise ConfigError(
+            [Problem("METRICS", "prometheus-client is not installed", how_to_install("prometheus"))]
+        )
+
+
 def _not_found(text: str) -> ASGIApp:
     return PlainTextResponse(text + "\n", 404)
 
 
 def _exporter(throttle: Throttle, recorder: RecorderProtocol | None) -> ASGIApp:
-    metrics = collector(throttle, recorder)
+    _check_installed()
     # Imported here: prometheus-client is optional.
     from prometheus_client import CollectorRegistry, make_asgi_app
 
+    from autoglm_throttle.observe.prometheus import SnapshotCollector
+    from autoglm_throttle.observe.timer import history_timer
+
+    history_timer(throttle).start()  # from the start on: other workers need the counts of this one
     registry = CollectorRegistry()
-    registry.register(metrics)
+    registry.register(SnapshotCollector(throttle, recorder, all_workers=True))
     app: ASGIApp = make_asgi_app(registry)
     return app
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -12,6 +12,7 @@ from autoglm_throttle.admission.snapshot import Snapshot
 from autoglm_throttle.observe.host import HostView, host_view
 from autoglm_throttle.observe.models import ModelsView
 from autoglm_throttle.observe.series import History
+from autoglm_throttle.observe.siblings import WorkerView
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.types import GpuSample
 
@@ -42,6 +43,8 @@ class MetricsInput:
     history: History | None = None
     """The recent values; None while they are recorded, and where there is no timer, as `models`."""
     models: ModelsView | None = None
+    workers: Sequence[WorkerView] = ()
+    """The workers of the service on this host, if there are several."""
 
 
 Rows = Iterable[tuple[Labels, float]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,10 +12,12 @@ from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import RateLimitedLogger
+from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec, MetricsInput, RecorderProtocol
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.observe.models import Models
 from autoglm_throttle.observe.series import History, Row
+from autoglm_throttle.observe.siblings import Series, Siblings, folder_of
 from autoglm_throttle.throttle import Throttle
 
 # Metrics that a history has, without their prefix: those that alerts, pages and models read.
@@ -38,6 +41,26 @@ _SPECS: Final = {
 
 _DURATIONS: Final = "request_duration_seconds"
 
+# Gauges that are added up over the workers of a service, as all counts are but those of devices and engines:
+# each worker reads the same device.
+SUMMED: Final = frozenset(
+    [
+        *("active_requests", "queued_requests", "inflight_requests", "inflight_limit", "service_rate"),
+        *("paused_requests", "work_class_rate", "work_class_inflight_requests"),
+    ]
+)
+_COUNTERS: Final = {
+    spec.name.removeprefix(PREFIX)
+    for spec in METRICS
+    if spec.kind in {"counter", "histogram"} and spec not in {*GPU_METRICS, *ENGINE_METRICS}
+}
+SHARED: Final = {
+    name: spec
+    for spec in METRICS
+    if (name := spec.name.removeprefix(PREFIX)) in _COUNTERS | SUMMED and name != "recorder_records"
+}
+"""Name without prefix -> metric whose values the workers of a service share."""
+
 Consumer = Callable[[History], object]
 
 
@@ -59,9 +82,32 @@ def rows_of(inputs: MetricsInput) -> Iterator[Row]:
             yield from ((name, labels, value) for labels, value in spec.read(inputs))
 
 
+def shared_series(inputs: MetricsInput) -> Series:
+    """Read the values that the workers of a service share."""
+    found: Series = {}
+    for name, spec in SHARED.items():
+        if isinstance(spec, HistogramSpec):
+            found[name] = {labels: (*one.counts, one.total_s) for labels, one in spec.read(inputs)}
+        else:
+            found[name] = {labels: (float(value),) for labels, value in spec.read(inputs)}
+    return found
+
+
+def _with_totals(rows: Iterator[Row], totals: Series) -> Iterator[Row]:
+    """Put the totals of all workers in the place of the rows of this one."""
+    yield from (row for row in rows if row[0].removesuffix("_sum") not in totals)
+    for name, series in totals.items():
+        spec = _SPECS.get(name)
+        for labels, counts in () if spec is None else series.items():
+            yield name, labels, counts[:-1] if isinstance(spec, HistogramSpec) else counts[0]
+            if name == _DURATIONS:
+                yield f"{name}_sum", labels, counts[-1]
+
+
 class HistoryTimer:
     """Feeds a history from the snapshots of a throttle on a thread of its own, never on a request's path.
 
+    With several workers the history is that of all of them: see `Siblings`.
     In a forked child it begins anew with an empty history. `history_timer` makes one for each throttle.
     """
 
@@ -72,6 +118,8 @@ class HistoryTimer:
         self.models: Models = Models()
         self._consumers: list[Consumer] = []
         self._make_worker()
+        self.siblings: Siblings | None = self._find_siblings()
+        """The workers of the service; None: there is this one alone."""
         rebuild_after_fork(self, HistoryTimer._rebuild)
 
     @property
@@ -95,7 +143,12 @@ class HistoryTimer:
     def inputs(self, throttle: Throttle, recorder: RecorderProtocol | None = None) -> MetricsInput:
         """Return the input of a reader of metrics: a snapshot, the history, and what was made from it."""
         return MetricsInput(
-            throttle.snapshot(), throttle.settings, recorder, history=self.history, models=self.models.view
+            throttle.snapshot(),
+            throttle.settings,
+            recorder,
+            history=self.history,
+            models=self.models.view,
+            workers=() if self.siblings is None else self.siblings.workers,
         )
 
     def step(self) -> float | None:
@@ -109,7 +162,8 @@ class HistoryTimer:
             return None
         snapshot = throttle.snapshot()
         now = snapshot.taken_at_s
-        rows = rows_of(MetricsInput(snapshot, throttle.settings))
+        inputs = MetricsInput(snapshot, throttle.settings)
+        rows = _with_totals(rows_of(inputs), self._exchange(now, inputs))
         self.history.record(now, snapshot.taken_at_wall_s, rows)
         for consumer in (self.models.step, *self._consumers):
             try:
@@ -119,10 +173,44 @@ class HistoryTimer:
         # Steps begin at multiples of their length, so that a slow one does not shift the next ones.
         return self.history.step_s - now % self.history.step_s
 
+    def _find_siblings(self) -> Siblings | None:
+        """Return the exchange of counts, if the settings name several workers."""
+        throttle = self._throttle()
+        if throttle is None or self._is_manual:
+            return None
+        settings = throttle.settings
+        if settings.rates.workers == 1 and not settings.fleet.fleet:
+            return None
+        try:
+            return Siblings(folder_of(settings.store.service), _COUNTERS, os.getpid())
+        except (OSError, AttributeError) as error:  # no place for files, or a system without user ids
+            self._log.warn("siblings", f"metrics and the live page show this process alone: {error!r}")
+            return None
+
+    def _exchange(self, now: float, inputs: MetricsInput) -> Series:
+        """Return the totals of all workers; empty: those of this one are meant."""
+        if self.siblings is None:
+            return {}
+        try:
+            self.siblings.exchange(now, shared_series(inputs))
+        except OSError as error:  # a full disk
+            self._log.warn("siblings", f"other workers do not see the counts of this one: {error!r}")
+        return self.siblings.totals
+
+    def _leave(self) -> None:
+        """Share the counts since the newest step: the others keep them."""
+        throttle = self._throttle()
+        if throttle is not None:
+            inputs = self.inputs(throttle)
+            self._exchange(inputs.snapshot.taken_at_s, inputs)
+
     def _make_worker(self) -> None:
         self._log = RateLimitedLogger("history", time.monotonic)
         self._worker = Worker(
-            "autoglm-throttle history", weak_method(self.step), on_crash=weak_method(self._log_crash)
+            "autoglm-throttle history",
+            weak_method(self.step),
+            on_stop=weak_method(self._leave),
+            on_crash=weak_method(self._log_crash),
         )
         owner = self._throttle()
         if owner is not None:
@@ -137,6 +225,7 @@ class HistoryTimer:
         keep_parent_part((self.history, self._worker))
         self.history, self.models = new_history(), Models()
         self._make_worker()
+        self.siblings = self._find_siblings()
         if was_running:
             self.start()
 

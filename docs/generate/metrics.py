@@ -41,13 +41,24 @@ with the slash, or a route instead of the mount, with `Route` from `starlette.ro
 - In a state set exactly one series is 1 and the others are 0. In `gpu_throttle` several may be 1, or none.
 - The label `gpu` is the device index, on another host with the name of that host (`node-7/0`). A MIG
   instance has 100 x (device + 1) + slot. `engine` is host and port. `gpu_info` maps each index to its device.
-- Each worker process reports only itself; the next section describes several workers.
+- With several workers, counts and loads are their totals: see the next section.
 - A charge made by `Depends(limit(...))` counts as a request of its own.
 
 ## Several workers
 
-Behind one port a scrape reaches one of the workers, not always the same, so the counters appear to jump.
-Give each worker its own port, the first free one, at an address that the scraper reaches, and scrape all:
+Behind one port a scrape reaches one of the workers, not always the same. With `AUTOGLM_THROTTLE_WORKERS`
+above 1, or in a fleet, the workers of one host share their counts once in 5 s, through files in a folder of
+the system's temporary files that only their user may enter. `metrics_app` then answers with totals:
+
+- Counters and histograms are the sums over all workers, as of at most 5 s ago. Those of ended workers stay.
+- So are the gauges of requests: `active_requests`, `queued_requests`, `inflight_requests`, `inflight_limit`,
+  `paused_requests`, `service_rate` and those of work classes. A worker silent for 15 s has no load.
+- All other metrics are those of the worker that answers. Of GPUs and engines all workers read the same.
+
+Workers belong together if they have the same parent process, user and `SERVICE`, as those of uvicorn,
+gunicorn, hypercorn and granian have. Where no folder can be made, each reports itself, and the log says so.
+
+For the figures of each worker, or where they do not share a host, give each its own port, and scrape all:
 
 ```python
 from collections.abc import AsyncIterator

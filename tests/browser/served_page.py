@@ -28,14 +28,14 @@ class ServedPage:
         self.url = url
         self.throttle = throttle
 
-    def step(self, count: int = 1, requests: int = 8) -> None:
+    def step(self, count: int = 1, requests: int = 8, takes_s: float = 0.1) -> None:
         """Serve some requests in each step; one user is above its limit."""
         throttle = self.throttle
         for _ in range(count):
             for number in range(requests):
                 user = "greedy" if number % 2 else f"user {number}"
                 verdict = throttle.try_admit(Demand(Priority(number % 3), user=user))
-                throttle.clock.advance(0.1)
+                throttle.clock.advance(takes_s)
                 if isinstance(verdict, Permit):
                     verdict.settle()
             throttle.clock.advance(5.0 - throttle.clock() % 5.0)
@@ -75,7 +75,11 @@ def served_page() -> Iterator[ServedPage]:
         pause.wait(0.02)
     port = server.servers[0].sockets[0].getsockname()[1]
     served = ServedPage(f"http://127.0.0.1:{port}/throttle/", throttle)
-    served.step(30, requests=60)
+    for number in range(24):  # fills cells of the heat maps
+        throttle.gpu.set(0, utilization_pct=4.0 * number)
+        served.step(requests=12, takes_s=0.02 * (1 + number % 6))
+    throttle.gpu.set(0, utilization_pct=88.0)
+    served.step(12, requests=60)
     try:
         yield served
     finally:

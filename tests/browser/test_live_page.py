@@ -15,7 +15,19 @@ from tests.browser.served_page import HOSTILE, ServedPage, served_page
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-SECTIONS = ["now", "gpu", "classes", "queue", "users", "engines", "guards", "workers", "configuration"]
+SECTIONS = [
+    "now",
+    "gpu",
+    "classes",
+    "queue",
+    "users",
+    "engines",
+    "guards",
+    "latency",
+    "workers",
+    "configuration",
+]
+SHADES = "[...document.querySelectorAll('#latency td')].map((cell) => cell.className)"
 DRAWN = "document.querySelectorAll('.uplot canvas').length"
 SENTENCE = "document.getElementById('sentence').textContent"
 NEWEST = "document.querySelector('#plot-admitted li span:last-child').textContent"
@@ -90,6 +102,8 @@ def test_sections_are_in_order_and_names_stay_text(browser: Chromium, served: Se
     shown = browser.value("[...document.querySelectorAll('section')].map((one) => one.id)")
     assert [one for one in shown if one != "host"] == SECTIONS
     assert HOSTILE in browser.value("document.getElementById('guards').textContent")
+    shades = set(browser.value(SHADES))
+    assert {"", "shade1", "shade5"} <= shades
     assert browser.value("document.querySelectorAll('main script, svg script').length") == 0
     assert browser.value(SENTENCE) == served.document()["sentence"]
     assert browser.value("document.title") == served.document()["sentence"]
@@ -157,6 +171,7 @@ def test_without_javascript_the_page_is_complete(
     assert faults(browser, served) == []
     assert browser.value("document.querySelectorAll('svg.plot').length") >= 9
     assert browser.value("document.querySelectorAll('.uplot').length") == 0
+    assert "shade5" in browser.value(SHADES)
 
 
 def test_a_page_without_data_says_so(browser: Chromium, served: ServedPage) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from autoglm_throttle.observe.page.html import HEIGHT, page, render
 from autoglm_throttle.observe.page.plots import Plot, PlotSpec
-from autoglm_throttle.observe.page.sections import Section, section, table
+from autoglm_throttle.observe.page.text import Section, section, table
 
 HOSTILE = "<script>alert('1')</script>\"&"
 

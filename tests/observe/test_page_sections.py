@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from typing import Any
 
 import pytest
@@ -12,18 +13,9 @@ from autoglm_throttle import Priority
 from autoglm_throttle.admission.counters import LIMITED_USERS
 from autoglm_throttle.observe.host import HostView
 from autoglm_throttle.observe.metric import MetricsInput
-from autoglm_throttle.observe.page.sections import (
-    MAX_CHARACTERS,
-    SECTIONS,
-    SHOWN_USERS,
-    cell,
-    configuration,
-    duration,
-    number,
-    percent,
-    sentence,
-    table,
-)
+from autoglm_throttle.observe.page.sections import SECTIONS, SHOWN_USERS, configuration, sentence
+from autoglm_throttle.observe.page.text import MAX_CHARACTERS, cell, duration, number, percent, table
+from autoglm_throttle.observe.siblings import Counts, Labels, Series, WorkerView
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import ConcurrencyView, GpuSample
 from tests.observe.page_states import send, stepped
@@ -210,6 +202,36 @@ def test_every_section_of_a_full_snapshot() -> None:
     assert [row["work class"] for row in rows(made["queue"], "Work")] == ["default", "undeclared"]
 
 
+def test_one_process_says_that_it_is_alone() -> None:
+    section = sections(*stepped(throttle_for_tests()))["workers"]
+    assert ("shown", f"process {os.getpid()} only") in section["pairs"]
+    assert section["tables"] == []
+
+
+def test_each_worker_has_its_rates_and_its_state() -> None:
+    series: Series = {"active_requests": {("high",): (3.0,), ("low",): (1.0,)}, "queued_requests": {}}
+    decided: dict[Labels, Counts] = {
+        ("high", "admitted", "ok"): (50.0,),
+        ("low", "shed", "gpu"): (10.0,),
+        ("", "exempt", "ok"): (5.0,),
+    }
+    workers = (
+        WorkerView(11, 0.0, series, 5.0, {"requests": decided}),
+        WorkerView(12, 0.0, series, 0.0, {"requests": decided}),
+        WorkerView(13, 20.0, series, 5.0, {"requests": decided}),
+    )
+    inputs, history = stepped(throttle_for_tests(workers=3))
+    section = sections(dataclasses.replace(inputs, workers=workers), history)["workers"]
+    assert [list(row.values()) for row in rows(section, "Workers of this service")] == [
+        ["11", "10", "2", "4", "0", "running"],
+        ["12", "0", "0", "4", "0", "running"],
+        ["13", "–", "–", "–", "–", "no data for 20 s"],
+    ]
+    pairs = dict(section["pairs"])
+    assert (pairs["shown"], pairs["WORKERS"]) == ("3 processes of this host", "3")
+    assert pairs["users, guards and configuration of"] == f"process {os.getpid()}"
+
+
 def test_sections_without_data_are_left_out() -> None:
     inputs, history = stepped(throttle_for_tests())
     snapshot = dataclasses.replace(inputs.snapshot, concurrency=None, view=None, sources=())
@@ -233,8 +255,8 @@ def test_a_limit_by_memory_and_an_objective_out_of_reach_are_named() -> None:
     view: ConcurrencyView = dataclasses.replace(
         LIMITER, memory_cap=3.0, slo_unreachable=True, slo_learned=False
     )
-    inputs, history = stepped(throttle_for_tests())
-    snapshot = dataclasses.replace(inputs.snapshot, concurrency=view, ready=False, dry_run=True)
+    inputs, history = stepped(loaded(concurrency=view))
+    snapshot = dataclasses.replace(inputs.snapshot, ready=False, dry_run=True)
     made = sections(MetricsInput(snapshot, inputs.settings), history)
     pairs = dict(made["queue"]["pairs"])
     assert pairs["limit"] == "3"

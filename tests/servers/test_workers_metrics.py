@@ -1,9 +1,11 @@
-"""The recipe of docs/metrics.md for several workers, as it is printed, on a real server."""
+"""Several workers on a real server: their totals, and the recipe of docs/metrics.md for each of them."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +26,20 @@ PATIENCE_S = 60.0
 ANSWERS = """
 @app.get("/state")
 async def state() -> dict[str, int]:
-    return {}
+    import os
+    return {"process": os.getpid()}
 """
 """What tells that the server has started."""
+TOGETHER = """
+from autoglm_throttle import Throttle, ThrottleMiddleware
+from autoglm_throttle.observe import metrics_app
+from fastapi import FastAPI
+
+throttle = Throttle.from_env()
+app = FastAPI()
+app.add_middleware(ThrottleMiddleware, throttle=throttle)
+app.mount("/metrics", metrics_app(throttle))
+"""
 
 
 def free_ports() -> range:
@@ -55,11 +68,21 @@ def server(tmp_path: Path, ports: range, monkeypatch: pytest.MonkeyPatch) -> Ite
     server.stop()
 
 
-def scraped(port: int) -> dict[str, float]:
+@pytest.fixture
+def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    (tmp_path / "together.py").write_text(TOGETHER + ANSWERS)
+    for name, value in (("GPU", "none"), ("WORKERS", str(WORKERS)), ("EXEMPT_PATHS", "/state")):
+        monkeypatch.setitem(servers.ENVIRONMENT, f"AUTOGLM_THROTTLE_{name}", value)
+    server = Server(*UVICORN, "--workers", str(WORKERS), "--app-dir", str(tmp_path), "together:app")
+    yield server
+    server.stop()
+
+
+def scraped(port: int, path: str = "/metrics") -> dict[str, float]:
     """The samples at this port; none while it is closed."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)) as connection:
         try:
-            connection.request("GET", "/metrics")
+            connection.request("GET", path)
             text = connection.getresponse().read().decode()
         except OSError:
             return {}
@@ -73,6 +96,20 @@ def test_workers_report_themselves_and_combined(server: Server, ports: range) ->
     for _ in range(40):
         server.get("/nothing")
     assert sum(map(total, map(scraped, ports))) == before + 40
+
+
+def test_every_worker_reports_the_totals(together: Server) -> None:
+    def totals() -> set[float]:
+        return {total(scraped(together.port, "/metrics/")) for _ in range(8)}
+
+    for _ in range(40):
+        together.get("/nothing")
+    until(lambda: totals() == {40.0}, PATIENCE_S, "the totals of all workers")
+    processes = {together.state()["process"] for _ in range(40)}
+    os.kill(processes.pop(), signal.SIGKILL)
+    together.get("/nothing")
+    # The one that is killed has shared its counts; those of the other, and of a new one, are added to them.
+    until(lambda: totals() == {41.0}, PATIENCE_S, "the totals without the worker that was killed")
 
 
 def total(samples: dict[str, float]) -> float:

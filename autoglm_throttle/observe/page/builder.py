@@ -10,11 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime.wakeup import Wakeup, new_wakeup
-from autoglm_throttle.observe.metric import MetricsInput
 from autoglm_throttle.observe.page.html import render
 from autoglm_throttle.observe.page.plots import PLOTS, POINTS, Plot, PlotRings
-from autoglm_throttle.observe.page.sections import SECTIONS, Section, bands, configuration, sentence
+from autoglm_throttle.observe.page.sections import SECTIONS, bands, configuration, sentence
+from autoglm_throttle.observe.page.text import Section
 from autoglm_throttle.observe.series import History
+from autoglm_throttle.observe.timer import history_timer
 
 if TYPE_CHECKING:
     from autoglm_throttle.throttle import Throttle
@@ -81,7 +82,7 @@ class PageBuilder:
         throttle = self._throttle()
         if throttle is None:
             return
-        inputs = MetricsInput(throttle.snapshot(), throttle.settings)
+        inputs = history_timer(throttle).inputs(throttle)
         self._rings.record(history)
         made = (make(inputs, history) for make in SECTIONS)
         self.state = PageState(

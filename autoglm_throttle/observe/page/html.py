@@ -18,7 +18,7 @@ from autoglm_throttle.version import __version__
 
 if TYPE_CHECKING:
     from autoglm_throttle.observe.page.plots import Plot
-    from autoglm_throttle.observe.page.sections import Section, Table
+    from autoglm_throttle.observe.page.text import Section, Table
 
 WIDTH: Final = 1000  # of a plot, in its own units; the height of a line plot is HEIGHT
 HEIGHT: Final = 200
@@ -73,16 +73,20 @@ def _section(section: Section, plots: Iterable[Plot]) -> str:
 def _table(table: Table) -> str:
     caption = escape(table["caption"])
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table["head"])
-    rows = "".join(f"<tr>{''.join(map(_cell, enumerate(row)))}</tr>" for row in table["rows"])
+    shades = table.get("shades") or [[0] * len(row) for row in table["rows"]]
+    rows = "".join(
+        f"<tr>{''.join(map(_cell, range(len(row)), row, shade))}</tr>"
+        for row, shade in zip(table["rows"], shades, strict=True)
+    )
     return (
         f'<div class="scroll" role="region" aria-label="{caption}" tabindex="0">'
         f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
-def _cell(numbered: tuple[int, str]) -> str:
-    index, text = numbered
-    return f"<td>{escape(text)}</td>" if index else f'<th scope="row">{escape(text)}</th>'
+def _cell(index: int, text: str, shade: int) -> str:
+    kind = f' class="shade{shade}"' if shade else ""
+    return f"<td{kind}>{escape(text)}</td>" if index else f'<th scope="row">{escape(text)}</th>'
 
 
 def _figure(plot: Plot) -> str:

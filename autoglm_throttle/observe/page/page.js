@@ -48,10 +48,11 @@ function sectionOf({ id, title, pairs, tables }, itsPlots) {
 function fill({ id, pairs, tables }) {
   const section = byId(id), values = section.querySelectorAll("dd"), made = section.querySelectorAll("table");
   pairs.forEach(([, text], index) => setText(values[index], text));
-  tables.forEach(({ caption, rows }, index) => {
+  tables.forEach(({ caption, rows, shades }, index) => {
     setText(made[index].caption, caption);
     const cells = made[index].tBodies[0].querySelectorAll("th, td");
     rows.flat().forEach((text, position) => setText(cells[position], text));
+    shades?.flat().forEach((shade, position) => { cells[position].className = shade ? `shade${shade}` : ""; });
   });
 }
 /** Everything of a document but its texts and values: if it changes, the sections are made anew. */

@@ -1,23 +1,23 @@
-"""The text of the live page: one sentence, and sections of pairs and tables, from a snapshot and a history.
+"""The content of the live page: one sentence, and its sections, from a snapshot and a history.
 
 All cells are plain text. Names from outside are cut and have no unprintable characters.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice, repeat
-from typing import Final, TypedDict
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from autoglm_throttle.events import plain
 from autoglm_throttle.observe.gpu_metrics import labelled
 from autoglm_throttle.observe.metric import MetricsInput
 from autoglm_throttle.observe.metrics import work_classes
+from autoglm_throttle.observe.page.latency import latency_section
 from autoglm_throttle.observe.page.plots import QUANTILE_S, request_rates
+from autoglm_throttle.observe.page.text import Pairs, Section, duration, number, percent, section, table
 from autoglm_throttle.observe.series import History
+from autoglm_throttle.observe.siblings import WorkerView
 from autoglm_throttle.settings import Settings, settings_table
 from autoglm_throttle.types import ControlCause, ControlState, GpuSample, Priority, Signal
 from autoglm_throttle.types.identity import CallerHasher
@@ -25,9 +25,6 @@ from autoglm_throttle.version import __version__
 
 RECENT_S: Final = 15.0  # window of rates: three steps, so that a short gap does not show as an end
 SHOWN_USERS: Final = 20
-MAX_CHARACTERS: Final = 200  # of one cell
-NOT_KNOWN: Final = "–"
-
 CAUSES: Final = {
     ControlCause.STRIKE: "the load is above a band for the first samples",
     ControlCause.TIER: "the load is above a band",
@@ -49,58 +46,6 @@ REASONS: Final = {
     "breaker": "while the breaker of the app is open",
     "store": "while the store of user limits is unavailable",
 }
-
-
-class Table(TypedDict):
-    """A table of text."""
-
-    caption: str
-    head: list[str]
-    rows: list[list[str]]
-
-
-Pairs = Iterable[tuple[str, object]]
-
-
-class Section(TypedDict):
-    """One section of the page; its plots name its id."""
-
-    id: str
-    title: str
-    pairs: list[tuple[str, str]]
-    tables: list[Table]
-
-
-def cell(value: object) -> str:
-    """Format a value from outside: one line of printable text, cut, and a dash for nothing."""
-    text = plain(str(NOT_KNOWN if value is None or value == "" else value))
-    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
-
-
-def number(value: float | None, unit: str = "", factor: float = 1.0) -> str:
-    """Format a number with three digits and its unit; a dash if it is not known or not finite."""
-    if value is None or not math.isfinite(value):
-        return NOT_KNOWN
-    scaled = value * factor
-    text = f"{scaled:,.0f}" if abs(scaled) >= 99.95 else f"{scaled:.3g}"
-    return f"{text}{'' if unit[:1] in {'', '/'} else ' '}{unit}"
-
-
-def percent(ratio: float | None) -> str:
-    """Format a ratio, 0..1."""
-    return number(ratio, "%", 100.0)
-
-
-def duration(seconds: float | None) -> str:
-    """Format seconds: milliseconds below one, minutes and hours above 120."""
-    if seconds is None or not math.isfinite(seconds):
-        return NOT_KNOWN
-    if seconds < 0.9995:
-        return number(seconds, "ms", 1000.0)
-    if seconds <= 120.0:
-        return number(seconds, "s")
-    minutes, hours = seconds / 60.0, seconds / 3600.0
-    return number(minutes, "min") if minutes <= 120.0 else number(hours, "h")
 
 
 def bands(settings: Settings) -> tuple[tuple[float, str], ...]:
@@ -141,19 +86,6 @@ def _load(control: ControlState) -> str:
     return f": {name} is {percent(control.load)}"
 
 
-def section(key: str, title: str, pairs: Pairs = (), tables: Iterable[Table] = ()) -> Section:
-    """Make a section; pairs that are not known and tables without rows are left out."""
-    shown = [(name, cell(text)) for name, text in pairs if text not in {None, "", NOT_KNOWN}]
-    return {"id": key, "title": title, "pairs": shown, "tables": [one for one in tables if one["rows"]]}
-
-
-def table(caption: str, head: str, rows: Iterable[Iterable[object]]) -> Table:
-    """Make a table; the names of its columns are separated by bars. A short row is filled with dashes."""
-    columns = head.split("|")
-    filled = (list(islice(chain(row, repeat(None)), len(columns))) for row in rows)
-    return {"caption": caption, "head": columns, "rows": [list(map(cell, row)) for row in filled]}
-
-
 def _now(inputs: MetricsInput, history: History) -> Section:
     snapshot, control, view = inputs.snapshot, inputs.snapshot.control, inputs.snapshot.view
     rates = request_rates(history, RECENT_S)
@@ -167,9 +99,10 @@ def _now(inputs: MetricsInput, history: History) -> Section:
         ("share of the nominal rates", percent(control.factor)),
         ("p95 of the last minute", duration(p95_s)),
         ("failures of the last minute", percent(failed / ended) if ended else None),
-        ("in flight", number(sum(snapshot.active.values()))),
+        ("in flight", number(_sum(history, "active_requests"))),
         ("GPU utilization", number(None if view is None else view.utilization_pct, "%")),
         ("telemetry", control.telemetry),
+        ("wanted replicas over the present ones", number(snapshot.replicas_ratio)),
         ("policy", snapshot.policy),
         ("dry run", "on: nothing is rejected" if snapshot.dry_run else None),
         ("ready", None if snapshot.ready else "no: no usable GPU is left"),
@@ -216,27 +149,33 @@ def _class(inputs: MetricsInput, history: History, rates: Counter[str], priority
     snapshot, name = inputs.snapshot, priority.label
     admitted = rates[f"{name} admitted"]
     others = rates[name] - admitted
-    waiting = None if snapshot.concurrency is None else snapshot.concurrency.waiting[priority]
+    active, waiting = (_sum(history, f"{state}_requests", priority=name) for state in ("active", "queued"))
     p50, p95 = (
         duration(history.quantile(share, "request_duration_seconds", QUANTILE_S, priority=name))
         for share in (0.5, 0.95)
     )
-    requests = (name, number(admitted), number(others), snapshot.active[priority], number(waiting), p50, p95)
+    requests = (name, number(admitted), number(others), number(active), number(waiting), p50, p95)
     return [*requests, number(snapshot.rate_limit_rps[priority]), number(snapshot.tokens[priority])]
 
 
-def _queue(inputs: MetricsInput, _: History) -> Section | None:
+def _sum(history: History, metric: str, **match: str) -> float | None:
+    """Return the newest value of a gauge with all its labels added up; None: it is not known."""
+    values = history.last(metric, offset_s=0.0, **match).values()
+    return sum(values) if values else None
+
+
+def _queue(inputs: MetricsInput, history: History) -> Section | None:
     view = inputs.snapshot.concurrency
     if view is None:
         return None
     pairs: Pairs = [
-        ("in flight", number(view.in_flight)),
-        ("limit", number(min(view.limit, view.memory_cap))),
+        ("in flight", number(_sum(history, "inflight_requests"))),
+        ("limit", number(_sum(history, "inflight_limit"))),
         ("bound by memory", "yes" if view.memory_cap < view.limit else None),
         ("paused", number(view.paused) if view.paused else None),
-        ("waiting", number(sum(view.waiting))),
-        ("service rate", number(view.service_rps, "/s")),
-        ("demand", number(sum(view.demand_rps), "/s")),
+        ("waiting", number(_sum(history, "queued_requests"))),
+        ("service rate", number(_sum(history, "service_rate"), "/s")),
+        ("demand", None if inputs.workers else number(sum(view.demand_rps), "/s")),
         ("learned objective" if view.slo_learned else "objective", duration(view.slo_s)),
         ("mean time in the service", duration(view.latency_s)),
         ("objective out of reach", "yes: half of it passes without load" if view.slo_unreachable else None),
@@ -325,14 +264,32 @@ def _host(inputs: MetricsInput, _: History) -> Section | None:
 
 
 def _workers(inputs: MetricsInput, _: History) -> Section:
-    fleet = inputs.snapshot.fleet
+    fleet, alone = inputs.snapshot.fleet, not inputs.workers
     pairs: Pairs = [
-        ("shown", f"process {os.getpid()} only"),
+        (
+            "shown",
+            f"process {os.getpid()} only" if alone else f"{len(inputs.workers)} processes of this host",
+        ),
         ("WORKERS", inputs.settings.rates.workers),
         ("processes of the fleet", None if fleet is None else fleet.members),
+        ("users, guards and configuration of", None if alone else f"process {os.getpid()}"),
         ("version", __version__),
     ]
-    return section("workers", "Workers", pairs)
+    head = "process|admitted/s|not admitted/s|in flight|waiting|state"
+    rows = map(_worker, inputs.workers)
+    return section("workers", "Workers", pairs, [table("Workers of this service on this host", head, rows)])
+
+
+def _worker(worker: WorkerView) -> Iterator[object]:
+    rates = Counter[str]()
+    for (_, decision, _), (count,) in worker.increases.get("requests", {}).items():
+        rates[decision] += count / worker.passed_s if worker.passed_s else 0.0  # type: ignore[assignment]
+    yield worker.process
+    yield number(None if worker.is_stale else rates["admitted"])
+    yield number(None if worker.is_stale else rates.total() - rates["admitted"] - rates["exempt"])
+    for gauge in ("active_requests", "queued_requests"):
+        yield number(None if worker.is_stale else sum(count for (count,) in worker.series[gauge].values()))
+    yield f"no data for {duration(worker.age_s)}" if worker.is_stale else "running"
 
 
 def configuration(settings: Settings) -> Section:
@@ -353,6 +310,7 @@ SECTIONS: Final[tuple[MakeSection, ...]] = (
     _users,
     _engines,
     _guards,
+    latency_section,
     _host,
     _workers,
 )
