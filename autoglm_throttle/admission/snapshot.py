@@ -64,6 +64,8 @@ class Snapshot:
     """Times from arrival to the first event with data of an event stream; queue time is included."""
     inter_token: Mapping[Priority, DurationHistogram]
     """Times between two events with data of an event stream."""
+    chunks: int
+    """Response chunks streamed to clients; of two threads at once one may be lost."""
     pressure: Mapping[str, float]
     """Term -> load over its target, 1 at the target; only terms that are known."""
     replicas_ratio: float | None = None
@@ -135,6 +137,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         queue_time={p: row.queue_time.copy() for p, row, _ in by_class},
         first_token={p: row.first_token.copy() for p, row, _ in by_class},
         inter_token={p: row.inter_token.copy() for p, row, _ in by_class},
+        chunks=counters.chunks,
         pressure=control.pressure(now),
         replicas_ratio=control.replicas_ratio(now),
         would_reject={(p, reason): n for p, row, _ in by_class for reason, n in row.would_reject.items()},

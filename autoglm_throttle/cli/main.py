@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "gpus": "show the state of each GPU and inference engine",
     "agent": "read the GPUs of this host for its fleet, and serve their metrics; no app",
     "gateway": "put the limits in front of servers that take no middleware: a reverse proxy",
+    "dashboards": "write the alert rules for Prometheus and the dashboard for Grafana",
+    "ports": "write the metrics ports of all workers as targets for Prometheus",
     "demo": "run a simulated service under load, on loopback",
     "load": "send load to a service and report the results",
     "replay": "send recorded traffic to a service",

@@ -1,6 +1,8 @@
 """Metrics and log lines for operators. They read a Snapshot; no mechanism imports them."""
 
+from autoglm_throttle.observe.alerts import Alerts, start_alerts
 from autoglm_throttle.observe.endpoint import MetricsApp, collector, metrics_app
+from autoglm_throttle.observe.evaluator import Alert
 from autoglm_throttle.observe.logs import JsonFormatter
 from autoglm_throttle.observe.metric import HistogramSpec, MetricSpec
 from autoglm_throttle.observe.metrics import METRICS
@@ -9,6 +11,8 @@ from autoglm_throttle.observe.page.app import StatusApp, status_app
 
 __all__ = [
     "METRICS",
+    "Alert",
+    "Alerts",
     "HistogramSpec",
     "JsonFormatter",
     "MetricSpec",
@@ -17,5 +21,6 @@ __all__ = [
     "collector",
     "export_to_otel",
     "metrics_app",
+    "start_alerts",
     "status_app",
 ]

@@ -12,6 +12,7 @@ from starlette.websockets import WebSocketClose
 from autoglm_throttle._runtime import how_to_install
 from autoglm_throttle.asgi.marks import exempt
 from autoglm_throttle.events import LOGGER
+from autoglm_throttle.observe.alerts import start_alerts
 from autoglm_throttle.settings import ConfigError, MetricsExport, Problem
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def metrics_app(throttle: Throttle, recorder: RecorderProtocol | None = None) ->
     """Make the ASGI app to be mounted at ``/metrics``.
 
     Under every path it answers with the metrics of this process. With several workers on this host, counts
-    and loads are those of all of them, at most 5 s ago; all other metrics are those of this process.
+    and loads are those of all of them, at most 5 s ago; all other metrics are those of this process. It
+    starts the built-in alerts, as `start_alerts` does.
 
     Args:
         throttle: source of the counts. With ``METRICS=off``, or ``auto`` and no prometheus-client,
@@ -58,6 +60,7 @@ def metrics_app(throttle: Throttle, recorder: RecorderProtocol | None = None) ->
     Raises:
         ConfigError: ``METRICS=prometheus``, and prometheus-client is not installed.
     """
+    start_alerts(throttle)
     wanted = throttle.settings.observe.metrics
     if wanted is MetricsExport.OFF:
         return MetricsApp(_not_found("metrics are off (METRICS=off)"))

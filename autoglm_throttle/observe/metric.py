@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -31,6 +31,18 @@ class RecorderProtocol(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AlertsView:
+    """The built-in alerts at one moment."""
+
+    up: bool
+    """Whether the rules were evaluated at the newest step."""
+    firing: Mapping[str, bool]
+    """Rule -> whether an alert of it fires."""
+    scores: Mapping[str, tuple[float, float, bool]]
+    """Series -> deviations from its baseline, value at which it is unusual, and whether it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsInput:
     """Input of one scrape."""
 
@@ -38,6 +50,8 @@ class MetricsInput:
     settings: Settings
     recorder: RecorderProtocol | None = None
     host: HostView = field(default_factory=host_view)
+    alerts: AlertsView | None = None
+    """None: no alerts are evaluated in this process."""
     reported: dict[bool, list[tuple[str, GpuSample]]] = field(default_factory=dict)
     """The result of `gpu_metrics.reported_by`, for GPUs and for engines: many metrics read it."""
     history: History | None = None

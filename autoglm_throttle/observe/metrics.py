@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from autoglm_throttle.admission.counters import ODDITIES
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.scaling import SCALING_TERMS
+from autoglm_throttle.observe.dependency_metrics import GUARD_METRICS, STORE_METRICS
 from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS, SOURCE_METRICS
 from autoglm_throttle.observe.host_metrics import HOST_METRICS
 from autoglm_throttle.observe.metric import (
@@ -25,23 +26,19 @@ from autoglm_throttle.observe.metric import (
     Rows,
     by_key,
     counter,
-    each_states,
     gauge,
     histogram,
     info,
-    named,
     one,
     per,
     states,
     stateset,
 )
 from autoglm_throttle.observe.recent_metrics import RECENT_METRICS
-from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.types import (
-    BreakerState,
-    DegradationLevel,
     GpuCondition,
     Priority,
+    Signal,
     TelemetryState,
     WorkClassView,
 )
@@ -126,6 +123,28 @@ def _scale_hold(inputs: MetricsInput) -> Rows:
     yield (), float(faulty or lost or inputs.snapshot.control.telemetry in _OLD_SAMPLE)
 
 
+def _load_signal(inputs: MetricsInput) -> Rows:
+    """One state per signal; none before the first sample, which may bring another."""
+    control = inputs.snapshot.control
+    if control.telemetry not in _NO_SAMPLE:
+        yield from (((one.value,), float(one is control.signal)) for one in Signal if one is not Signal.AUTO)
+
+
+def _alerts(inputs: MetricsInput) -> Rows:
+    firing = {} if inputs.alerts is None else inputs.alerts.firing
+    return [((name,), float(fires)) for name, fires in firing.items()]
+
+
+def _scores(position: int) -> ReadRows:
+    """Make a series for each baseline, of one of the figures of its score."""
+
+    def rows(inputs: MetricsInput) -> Rows:
+        scores = {} if inputs.alerts is None else inputs.alerts.scores
+        return [((name,), float(score[position])) for name, score in scores.items()]
+
+    return rows
+
+
 def _table_factor(control: ControlState) -> float | None:
     return None if control.telemetry in _NO_SAMPLE else control.table_factor
 
@@ -171,15 +190,6 @@ def _measured(attribute: str) -> ReadRows:
     return one("quota", read)
 
 
-def _rejected_calls(inputs: MetricsInput) -> Rows:
-    guards = inputs.snapshot.guards
-    for breaker in () if guards is None else guards.breakers:
-        for cause, count in breaker.rejected.items():
-            yield (breaker.name, cause.value), count
-
-
-_BREAKERS: Final = named("guards.breakers")
-_breaker = partial(per(_BREAKERS, "breaker"), "counter")
 _work_class = partial(per(work_classes, "work_class"), "gauge")
 
 METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in the order of the page
@@ -222,6 +232,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         by_key("outcomes"),
         "priority outcome",
     ),
+    counter("response_chunks", "Parts of responses sent to clients.", one("chunks")),
     counter(
         "would_reject",
         "Requests that were admitted only because DRY_RUN is on.",
@@ -244,6 +255,12 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         "table_armed",
         "1 while the tier table may act; under the policy adaptive only while requests wait.",
         one("control.armed"),
+    ),
+    stateset(
+        "load_signal",
+        "Signal that the table compares with its bands: utilization, pressure. Absent without a sample.",
+        _load_signal,
+        "signal",
     ),
     gauge(
         "inflight_requests",
@@ -387,95 +404,33 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         "An engine's cache reports no bytes.",
         _measured("usable_bytes"),
     ),
-    gauge(
-        "redis_up",
-        "1 while the store of REDIS_URL decides, 0 while each process decides for itself.",
-        one("store.state", lambda state: state is HealthState.UP),
-    ),
-    counter(
-        "redis_fallback",
-        "Decisions on user limits taken without the store, by the error of the store.",
-        by_key("store.fallbacks"),
-        "reason",
-    ),
-    counter("redis_decisions", "Decisions requested from the store.", one("store.stats.sent")),
-    counter(
-        "redis_round_trips",
-        "Calls that carried them; the quotient is the mean size of a batch.",
-        one("store.stats.calls"),
-    ),
-    counter(
-        "redis_deny_cache_hits",
-        "Rejections answered from the local deny cache, without a call of the store.",
-        one("store.deny_cache_hits"),
-    ),
-    counter(
-        "redis_late_replies",
-        "Replies that came after their decision had been taken without them, or after its caller had left.",
-        one("store.stats.late"),
-    ),
-    counter(
-        "redis_lost_refunds",
-        "Refunds, and settlements of tokens, that were not delivered to the store.",
-        one("store.stats.lost"),
-    ),
-    gauge(
-        "fleet_members",
-        "Live processes that share the priority rates, as known to this one.",
-        one("fleet.members"),
-    ),
-    gauge(
-        "fleet_up",
-        "1 while rates are leased, 0 while this process uses its own part of them.",
-        one("fleet.up"),
-    ),
-    counter("fleet_round_trips", "Calls for leases and signs of life.", one("fleet.calls")),
-    counter("fleet_failures", "Those that were not answered.", one("fleet.failures")),
-    stateset(
-        "breaker_state",
-        f"State of the breaker: {', '.join(BreakerState)}.",
-        each_states(_BREAKERS, "state", BreakerState),
-        "breaker state",
-    ),
-    counter(
-        "breaker_transitions",
-        "Changes of the state, by the new state.",
-        by_key("guards.transitions"),
-        "breaker state",
-    ),
-    _breaker("breaker_calls", "Calls permitted. Of two threads at once one may be lost."),
-    counter(
-        "breaker_rejected",
-        "Calls rejected, whether or not a fallback has answered.",
-        _rejected_calls,
-        "breaker cause",
-    ),
-    _breaker(
-        "breaker_would_reject",
-        "Calls permitted only because the breaker merely counts (BREAKER_MODE=metrics_only).",
-    ),
-    _breaker(
-        "breaker_stale_results",
-        "Results that came after the breaker had changed, or twice, and were dropped.",
-    ),
-    counter(
-        "degraded",
-        "Answers given without the dependency: stale, dynamic, static, or shed with none; by cause: "
-        "that of a rejection, error, load, or refresh while a call is made.",
-        by_key("guards.degraded"),
-        "guard fallback cause",
-    ),
-    stateset(
-        "degradation_level",
-        f"Degradation level in force: {', '.join(level.label for level in DegradationLevel)}.",
-        states("guards.level", DegradationLevel),
-        "level",
-    ),
+    *STORE_METRICS,
+    *GUARD_METRICS,
     *GPU_METRICS,
     *ENGINE_METRICS,
     *SOURCE_METRICS,
     *HOST_METRICS,
     *RECENT_METRICS,
+    gauge(
+        "alerts_up",
+        "1 while the built-in alerts are evaluated, 0 after a failed step; absent where they are off.",
+        lambda inputs: [] if inputs.alerts is None else [((), float(inputs.alerts.up))],
+    ),
+    gauge("alert_active", "1 while an alert of the built-in rule fires.", _alerts, "alert"),
+    gauge(
+        "anomaly_score",
+        "Distance of the last minute from the half hour before, in deviations. It informs only: load is "
+        "correlated in time, so that a large score is no rare event.",
+        _scores(0),
+        "series",
+    ),
+    gauge(
+        "dynamic_threshold",
+        "Value at which the series would be unusual, in its own unit.",
+        _scores(1),
+        "series",
+    ),
+    gauge("anomaly_active", "1 while the series has been unusual for five minutes.", _scores(2), "series"),
     counter(
         "recorder_records",
         "Requests that the recorder of traffic has written, and those that it had to drop.",

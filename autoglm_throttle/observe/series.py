@@ -25,28 +25,53 @@ _GAP: Final = math.nan
 class _Ring:
     """The values of one series: ``width`` of them in each of a number of slots, NaN where there is none."""
 
-    __slots__ = ("newest", "slots", "values", "width")
+    __slots__ = ("fell", "newest", "slots", "sum", "values", "width")
 
     def __init__(self, slots: int, width: int, step: int) -> None:
         self.slots = slots
         self.width = width
         self.values = array("d", [_GAP]) * (slots * width)
         self.newest = step  # step of the newest value; there is none in the steps after it
+        self.fell = step  # newest step in which a counter began anew
+        self.sum = _GAP
 
     def put(self, step: int, value: float | Sequence[float]) -> None:
         for passed in range(max(self.newest + 1, step - self.slots), step):
             self.values[passed % self.slots * self.width] = _GAP
         start = step % self.slots * self.width
-        if isinstance(value, (int, float)):
-            self.values[start] = value
-        else:
-            self.values[start : start + self.width] = array("d", value)
-        self.newest = step
+        row = array("d", [value] if isinstance(value, (int, float)) else value)
+        self.values[start : start + self.width] = row
+        total = sum(row)
+        if total < self.sum:
+            self.fell = step
+        self.newest, self.sum = step, total
 
     def at(self, step: int) -> Sequence[float] | None:
         start = step % self.slots * self.width
         row = self.values[start : start + self.width]
         return None if step > self.newest or math.isnan(row[0]) else row
+
+    def known(self, steps: range) -> list[float]:
+        """Return the first column without its gaps."""
+        start, end = steps.start % self.slots, min(steps.stop, self.newest + 1) % self.slots
+        if steps.start > self.newest or not steps:
+            return []
+        column = self.values[:: self.width]
+        rows = column[start:end] if start < end else column[start:] + column[:end]
+        return [value for value in rows if not math.isnan(value)] if math.isnan(sum(rows)) else rows.tolist()
+
+    def increases(self, steps: range) -> list[float] | None:
+        """Return the increase of each column; None with less than two values."""
+        rows = ((step, row) for step in steps if (row := self.at(step)) is not None)
+        first, before = next(rows, (0, None))
+        backwards = (row for step in reversed(steps) if step > first and (row := self.at(step)) is not None)
+        last = next(backwards, None)
+        if before is None or last is None:
+            return None
+        if self.fell <= first:
+            return [newer - older for older, newer in zip(before, last, strict=True)]
+        columns = zip(before, *(row for _, row in rows), strict=True)
+        return [sum(_increase(*pair) for pair in pairwise(column)) for column in columns]
 
 
 class History:
@@ -115,7 +140,7 @@ class History:
         rows = [None] * len(steps) if ring is None else map(ring.at, steps)
         return [None if row is None else row[0] for row in rows]
 
-    def last(self, name: str, offset_s: float = 0.0, **match: str) -> dict[Labels, float]:
+    def last(self, name: str, *, offset_s: float = 0.0, **match: str) -> dict[Labels, float]:
         """Return the values of one step, by default the newest one; without the series that have none."""
         found = {}
         for step in self._window(0.0, offset_s):
@@ -123,13 +148,20 @@ class History:
             found = {labels: row[0] for labels, row in rows if row is not None}
         return found
 
+    def known(self, name: str, window_s: float, **match: str) -> dict[Labels, list[float]]:
+        """Return the values of a window without its gaps; without the series that have none."""
+        steps = self._window(window_s, 0.0)
+        rows = ((labels, ring.known(steps)) for labels, ring in self._matching(name, match))
+        return {labels: values for labels, values in rows if values}
+
     def increase(self, name: str, window_s: float, **match: str) -> dict[Labels, float]:
         """Return the increase of counters in a window; a counter that falls has begun anew at 0.
 
         A series with less than two values in the window has none. Nothing is extrapolated.
         """
-        counts = {labels: _increases(rows) for labels, rows in self._rows(name, window_s, match)}
-        return {labels: added[0] for labels, added in counts.items() if added is not None}
+        steps = self._window(window_s, 0.0)
+        rows = ((labels, ring.increases(steps)) for labels, ring in self._matching(name, match))
+        return {labels: added[0] for labels, added in rows if added is not None}
 
     def rates(self, name: str, labels: Labels, window_s: float | None = None) -> list[float | None]:
         """Return the increase of a counter per second in each step; None where a value is missing."""
@@ -141,7 +173,8 @@ class History:
 
     def counts(self, name: str, window_s: float, offset_s: float = 0.0, **match: str) -> list[float] | None:
         """Return the durations added to each bucket of all matching histograms; None: there are no values."""
-        every = [_increases(rows) for _, rows in self._rows(name, window_s, match, offset_s)]
+        steps = self._window(window_s, offset_s)
+        every = (ring.increases(steps) for _, ring in self._matching(name, match))
         known = [added for added in every if added is not None]
         return [sum(bucket) for bucket in zip(*known, strict=True)] if known else None
 
@@ -165,18 +198,11 @@ class History:
         return [self.quantile(share, name, window_s, offset_s, **match) for offset_s in offsets]
 
     def _matching(self, name: str, match: Mapping[str, str]) -> list[tuple[Labels, _Ring]]:
-        names = self._labels[name]
-        wanted = [(names.index(label), value) for label, value in match.items()]
         rings = list(self._rings[name].items())
-        return [row for row in rings if all(row[0][position] == value for position, value in wanted)]
-
-    def _rows(
-        self, name: str, window_s: float, match: Mapping[str, str], offset_s: float = 0.0
-    ) -> list[tuple[Labels, list[Sequence[float]]]]:
-        steps, found = self._window(window_s, offset_s), []
-        for labels, ring in self._matching(name, match):
-            found.append((labels, [row for row in map(ring.at, steps) if row is not None]))
-        return found
+        for label, value in match.items():
+            position = self._labels[name].index(label)
+            rings = [row for row in rings if row[0][position] == value]
+        return rings
 
     def _window(self, window_s: float | None, offset_s: float) -> range:
         """Return the steps of a window that are kept."""
@@ -204,14 +230,3 @@ def histogram_quantile(share: float, counts: Sequence[float]) -> float | None:
 
 def _increase(before: float, after: float) -> float:
     return after - before if after >= before else after
-
-
-def _increases(rows: Sequence[Sequence[float]]) -> list[float] | None:
-    """Return the increase of each column; None with less than two rows."""
-    if len(rows) < 2:
-        return None
-    # Mostly no counter began anew, and then the first and the last row are enough.
-    if all(sum(before) <= sum(after) for before, after in pairwise(rows)):
-        return [after - before for before, after in zip(rows[0], rows[-1], strict=True)]
-    columns = zip(*rows, strict=True)
-    return [sum(_increase(*pair) for pair in pairwise(column)) for column in columns]

@@ -6,19 +6,22 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from autoglm_throttle._runtime import weak_method
 from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS
-from autoglm_throttle.observe.metric import PREFIX, HistogramSpec, MetricsInput, RecorderProtocol
+from autoglm_throttle.observe.metric import PREFIX, AlertsView, HistogramSpec, MetricsInput, RecorderProtocol
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.observe.models import Models
 from autoglm_throttle.observe.series import History, Row
 from autoglm_throttle.observe.siblings import Series, Siblings, folder_of
 from autoglm_throttle.throttle import Throttle
+
+if TYPE_CHECKING:
+    from autoglm_throttle.observe.alerts import Alerts
 
 # Metrics that a history has, without their prefix: those that alerts, pages and models read.
 RECORDED: Final = frozenset(
@@ -32,6 +35,7 @@ RECORDED: Final = frozenset(
         *("gpu_power_watts", "gpu_power_limit_watts", "gpu_throttle", "gpu_verdict", "gpu_fake_busy"),
         *("gpu_devices", "gpu_source_state", "host_cpu_ratio", "host_memory_used_bytes"),
         *("host_memory_total_bytes", "host_iowait_ratio", "host_pressure_ratio"),
+        *("load_signal", "response_chunks", "anomaly_active"),
         *("engine_running_requests", "engine_queued_requests", "engine_kv_used_ratio", "engine_tokens"),
     ]
 )
@@ -116,6 +120,8 @@ class HistoryTimer:
         self._throttle = weakref.ref(throttle)
         self._is_manual = throttle.is_manual
         self.models: Models = Models()
+        self.alerts: Alerts | None = None
+        """The alerts that are evaluated on the history; None: there are none."""
         self._consumers: list[Consumer] = []
         self._make_worker()
         self.siblings: Siblings | None = self._find_siblings()
@@ -126,6 +132,10 @@ class HistoryTimer:
     def is_up(self) -> bool:
         """Whether the newest step was recorded; False after a failed one, until the next attempt."""
         return not self._worker.has_crashed
+
+    def alerts_view(self) -> AlertsView | None:
+        """Return the state of the alerts, for metrics; None: none are evaluated in this process."""
+        return None if self.alerts is None else self.alerts.view()
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Add a function that is called with the history after each step; an exception of it is logged."""
@@ -149,6 +159,7 @@ class HistoryTimer:
             history=self.history,
             models=self.models.view,
             workers=() if self.siblings is None else self.siblings.workers,
+            alerts=self.alerts_view(),
         )
 
     def step(self) -> float | None:
@@ -162,7 +173,7 @@ class HistoryTimer:
             return None
         snapshot = throttle.snapshot()
         now = snapshot.taken_at_s
-        inputs = MetricsInput(snapshot, throttle.settings)
+        inputs = MetricsInput(snapshot, throttle.settings, alerts=self.alerts_view())
         rows = _with_totals(rows_of(inputs), self._exchange(now, inputs))
         self.history.record(now, snapshot.taken_at_wall_s, rows)
         for consumer in (self.models.step, *self._consumers):

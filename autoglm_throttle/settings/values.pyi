@@ -248,9 +248,18 @@ class ValuesBesideGpu(TypedDict, total=False):
     record_query: str | Sequence[str]
     record_mask_paths: str | Sequence[str]
     metrics: o.MetricsExport | Literal["auto", "prometheus", "off"]
+    alerts: bool
     log_refused_every_s: float | str
     trace_wait: bool
     status_token: SecretStr | str | None
+    alert_webhook_url: SecretStr | str | None
+    alert_gpu_pct: float | str
+    alert_gpu_for_s: float | str
+    alert_memory_ratio: float | str
+    alert_p95_s: float | str
+    alert_p95_for_s: float | str
+    alert_z_rules: bool
+    alert_z_plain: bool
     config_file: Path | str | None
     unknown_env: o.UnknownNames | Literal["error", "warn"]
     routes: Sequence[RoutePolicy | Mapping[str, Any]]

@@ -102,8 +102,11 @@ async def test_the_printed_identity_is_a_member_of_the_printed_plan(tmp_path: Pa
 
 @pytest.mark.parametrize("command", CHECKED, ids=str)
 def test_command_prints_the_documented_output(
-    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if command.words[1] in {"dashboards", "ports"}:  # they write files
+        (tmp_path / "monitoring").mkdir()
+        monkeypatch.chdir(tmp_path)
     for name, value in command.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdin", io.StringIO(command.given))

@@ -21,7 +21,7 @@ from autoglm_throttle.observe import collector
 from autoglm_throttle.observe.host import HostView
 from autoglm_throttle.observe.latency_model import LatencyView, ResourceEffect, Silence
 from autoglm_throttle.observe.leak import LeakView
-from autoglm_throttle.observe.metric import PREFIX, RecorderProtocol
+from autoglm_throttle.observe.metric import PREFIX, AlertsView, RecorderProtocol
 from autoglm_throttle.observe.models import ModelsView
 from autoglm_throttle.observe.series import Row
 from autoglm_throttle.observe.timer import history_timer
@@ -203,7 +203,7 @@ def knowing_all(clock: ManualClock) -> FakeGpu:
 
 
 def with_recent(throttle: Throttle) -> None:
-    """Record a minute in the history of a throttle, and results of its models."""
+    """Record a minute in the history of a throttle, results of its models, and the state of its alerts."""
     timer, now = history_timer(throttle), throttle.snapshot().taken_at_s
     counts = [0.0, 10.0, 5.0, *[0.0] * (len(DURATION_BUCKETS_S) - 2)]
     for step in range(13):
@@ -222,6 +222,8 @@ def with_recent(throttle: Throttle) -> None:
     )
     leaks = (LeakView("gpu:0", 3e9, 20.0), LeakView("process", None, None))
     timer.models.view = ModelsView(LatencyView(effects, 0.5, 360), {}, leaks)
+    alerts = AlertsView(True, {"GpuLost": False}, {"latency_p95": (1.5, 2.5, False)})
+    timer.alerts_view = lambda: alerts  # type: ignore[method-assign]
 
 
 class Loaded(ManualThrottle):

@@ -140,6 +140,8 @@ GIVEN = st.fixed_dictionaries(
         "record_mask_paths": st.lists(st.sampled_from(["/users/{id}", "/reset/*"]), max_size=3),
         "metrics": st.sampled_from(MetricsExport),
         "log_refused_every_s": st.floats(0.1, 86_400),
+        "alert_webhook_url": st.sampled_from(["http://h:9093/api/v2/alerts", "https://me:pa%2Fss@h/x"]),
+        "alert_memory_ratio": st.floats(0.01, 1),
         "redis_url": st.sampled_from(["redis://localhost:6379/0", "rediss://me:pa%2Fss@h", "unix:///a"]),
         "redis_on_error": st.sampled_from(StoreFailureMode),
         "service": st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=60),

@@ -15,7 +15,12 @@ from autoglm_throttle.settings.groups.breaker import (
 from autoglm_throttle.settings.groups.callers import CallerSettings, ResponseSettings, UserSettings
 from autoglm_throttle.settings.groups.control import ConcurrencySettings, ControlSettings, RateSettings
 from autoglm_throttle.settings.groups.gpu import GpuSettings, QuotaSettings, VerdictSettings
-from autoglm_throttle.settings.groups.observe import LoadingSettings, ObserveSettings, RecorderSettings
+from autoglm_throttle.settings.groups.observe import (
+    AlertSettings,
+    LoadingSettings,
+    ObserveSettings,
+    RecorderSettings,
+)
 from autoglm_throttle.settings.groups.store import FleetSettings, StoreSettings
 from autoglm_throttle.settings.groups.tokens import TokenSettings
 
@@ -44,6 +49,7 @@ class Groups(BaseModel):
     degradation: DegradationSettings
     recorder: RecorderSettings
     observe: ObserveSettings
+    alerting: AlertSettings
     loading: LoadingSettings
 
 

@@ -190,9 +190,7 @@ class BreakerSettings(Override):
     """
 
     prefix: ClassVar[str] = "breaker_"
-    environment: ClassVar[str] = (
-        "FAILURES* OPEN_S* HALF_OPEN_MAX TIMEOUT_S TRIP SLOW_CALL_S MAX_IN_FLIGHT MODE"
-    )
+    environment: ClassVar[str] = "FAILURES* OPEN_S* HALF_OPEN_MAX TIMEOUT_S TRIP SLOW_CALL_S MODE"
 
     failures: Annotated[int, whole(1, 10_000, "failures")] = 5
     """Failures in a row that open a breaker. [founding figure]"""

@@ -4,11 +4,12 @@ import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from autoglm_throttle.settings import field_types as f
-from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, listed, number
+from autoglm_throttle.settings.field_types import FLAG, FieldType, FieldTypeError, choice, listed, number
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.settings.groups.callers import HEADER_NAME, SECRET
 
@@ -41,16 +42,58 @@ FILE_PATH: Final = FieldType("the path of a file", "throttle.toml", file_path)
 class ObserveSettings(Group):
     """Settings of metrics and logs."""
 
-    environment: ClassVar[str] = "METRICS* TRACE_WAIT STATUS_TOKEN"
+    environment: ClassVar[str] = "METRICS* STATUS_TOKEN"
 
     metrics: Annotated[MetricsExport, choice(MetricsExport)] = MetricsExport.AUTO
     """auto: to prometheus-client if it is installed."""
+    alerts: Annotated[bool, FLAG] = True
+    """Evaluates the alert rules in this process, where metrics_app or start_alerts is used."""
     log_refused_every_s: Annotated[float, number(0.1, 86_400, "s")] = 10.0
     """Rejections for one reason are logged at most once in this time."""
-    trace_wait: Annotated[bool, f.FLAG] = False
+    trace_wait: Annotated[bool, FLAG] = False
     """Whether the time of a request in the queue is a span of its own, in a trace of OpenTelemetry."""
     status_token: Annotated[SecretStr, SECRET] | None = None
     """Token of the live page; not set: it answers only requests from this machine."""
+
+
+def _webhook_url(raw: object) -> SecretStr:
+    text = f.secret_text(raw).strip()
+    url = urlsplit(text)  # may raise ValueError
+    if url.scheme not in {"http", "https"} or not url.hostname or not text.isprintable() or " " in text:
+        raise FieldTypeError
+    return SecretStr(text)
+
+
+# Its path and its login are shown to no one: services put their keys there.
+WEBHOOK_URL: Final = f.secret(
+    "a URL that begins with http:// or https://", "http://localhost:9093/api/v2/alerts", _webhook_url
+)
+
+
+class AlertSettings(Group):
+    """Settings of the alert rules."""
+
+    prefix: ClassVar[str] = "alert_"
+    environment: ClassVar[str] = "WEBHOOK_URL"
+
+    webhook_url: Annotated[SecretStr, WEBHOOK_URL] | None = None
+    """Address to which the built-in alerts are posted, in the form of Alertmanager's version 2. Not set: they
+    are only logged."""
+    gpu_pct: Annotated[float, number(1, 100, "%")] = 85.0
+    """Utilization above which a GPU is busy. [founding figure]"""
+    gpu_for_s: Annotated[float, number(0, 86_400, "s")] = 180.0
+    """Time for which it must be busy. [founding figure]"""
+    memory_ratio: Annotated[float, number(0.01, 1, "share")] = 0.9
+    """Fill of the memory of a GPU above which it is nearly full. [founding figure]"""
+    p95_s: Annotated[float, number(0.005, 60, "s")] = 2.0
+    """95th percentile of the durations of admitted requests above which they are slow.
+    [founding figure]"""
+    p95_for_s: Annotated[float, number(0, 86_400, "s")] = 180.0
+    """Time for which they must be slow."""
+    z_rules: Annotated[bool, FLAG] = False
+    """Compares utilization and latency with the half hour before. It only informs: see the runbook."""
+    z_plain: Annotated[bool, FLAG] = False
+    """Compares by the plain z-score, z > 3 for one minute, which raises many false alerts."""
 
 
 class LoadingSettings(Group):
@@ -141,7 +184,7 @@ class RecorderSettings(Group):
     """Settings of the recorder: the file, its limits, and the content of a recording."""
 
     prefix: ClassVar[str] = "record_"
-    environment: ClassVar[str] = "PATH SAMPLE"
+    environment: ClassVar[str] = "PATH"
 
     path: Annotated[Path, RECORDING_PATH] | None = None
     """File that RecorderMiddleware writes, packed if it ends in .gz; if there is one, name-2 is written. Not

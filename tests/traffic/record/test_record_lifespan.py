@@ -100,12 +100,9 @@ async def test_of_several_apps_the_last_one_ends_the_recording(tmp_path: Path) -
     assert recording.counts == (1, 0, "closed")
 
 
-@pytest.mark.parametrize("settings", [{"RECORD_SAMPLE": "7"}, {"RECORD_PATH": "/no/such/folder/a.jsonl"}])
-async def test_a_fault_of_the_settings_fails_the_start(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in settings.items():
-        monkeypatch.setenv("AUTOGLM_THROTTLE_" + name, value)
+@pytest.mark.parametrize("path", ["traffic.txt", "/no/such/folder/a.jsonl"])
+async def test_a_fault_of_the_settings_fails_the_start(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOGLM_THROTTLE_RECORD_PATH", path)
     middleware = RecorderMiddleware(lives)
     (told,) = await lifespan(middleware)
     assert told["type"] == "lifespan.startup.failed"
@@ -115,6 +112,6 @@ async def test_a_fault_of_the_settings_fails_the_start(
 
 
 def test_a_fault_of_the_settings_is_raised_where_no_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOGLM_THROTTLE_RECORD_SAMPLE", "7")
+    monkeypatch.setenv("AUTOGLM_THROTTLE_RECORD_PATH", "traffic.txt")
     with pytest.raises(ConfigError):
         RecorderMiddleware(hello)
