@@ -4,7 +4,7 @@
 #                 POLICY=adaptive|tiers|concurrency|fixed  SECONDS=45  TRACE=path.csv  SPEED=20
 #                 ENGINE=llm  a simulated LLM server that streams its answers, in place of that GPU
 #   make test     the fast tests on two cores, some minutes; TESTS=tests/gpu runs all tests of a part
-#   make test-all every test on two cores, with branch coverage, about half an hour
+#   make test-all every test on two cores, with branch coverage of the pure modules
 #   make check    format, lint, types, the import contract, dependencies, the wheel
 #   make bench    the measurements, about 40 minutes; BENCHMARKS="decision peers" runs some of them,
 #                 BENCHMARKS=redis six minutes of shared limits, BENCHMARKS=overload half an hour of real HTTP
@@ -46,7 +46,7 @@ test: python
 
 test-all: python
 	$(ENVIRONMENT) test
-	@$(FULL) "$(BIN)/python" $(PYTEST) $(TWO) -p tests.project.coverage_report
+	@$(FULL) "$(BIN)/python" $(PYTEST) $(TWO) -p tests.project.young_machine -p tests.project.coverage_report
 
 check: format lint types imports dependencies wheel
 

@@ -31,7 +31,7 @@ URL = "http://127.0.0.1:9"
 HEADING = RecordingHeader(start="2026-11-24T00:00:00+00:00").to_line()
 USUAL: dict[str, Any] = {"v": 1, "t": 0.5, "id": 1, "method": "GET", "target": "/a"}
 WAIT_S = 120.0
-MEMORY_BYTES = 128 << 20
+MEMORY_BYTES = 64 << 20
 """Address space of a child besides that of its imports. Its bounds are smaller, too, so that bombs may be."""
 
 CHILD = f"""
@@ -39,7 +39,7 @@ import resource, sys
 from autoglm_throttle.cli import main
 from autoglm_throttle.traffic.record import recording_reader
 from autoglm_throttle.traffic.replay import prepare
-recording_reader.HELD_BYTES = sys.modules[prepare.__module__].BODIES_AT_MOST = {16 << 20}
+recording_reader.HELD_BYTES = sys.modules[prepare.__module__].BODIES_AT_MOST = {8 << 20}
 from tests.hostile.test_hostile_recordings import commands
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + {MEMORY_BYTES},) * 2)
@@ -486,13 +486,13 @@ def lines_of(count: int, **changed: object) -> Iterator[bytes]:
 MEGABYTE = 1 << 20
 BLOCK = GOR + HEAD + b"Content-Length: 1000000\r\n\r\n" + b"x" * 1_000_000 + MONKEYS
 BOMBS: dict[str, Callable[[], Iterable[bytes]]] = {
-    "one line": lambda: (f"{HEADING}\n".encode(), *[b"\0" * MEGABYTE] * 256),
-    "first line": lambda: [b" " * MEGABYTE] * 256,
+    "one line": lambda: (f"{HEADING}\n".encode(), *[b"\0" * MEGABYTE] * 128),
+    "first line": lambda: [b" " * MEGABYTE] * 128,
     "empty lines": lambda: (f"{HEADING}\n".encode(), b"\n" * 20_000),
-    "long requests": lambda: lines_of(160, headers=[["accept", "x" * 900_000]]),
-    "many fields": lambda: lines_of(60, headers=[["a", ""]] * 15_000),
-    "trace": lambda: (f"{HEADER}\n".encode(), *[b"x" * MEGABYTE] * 256),
-    "gor": lambda: [BLOCK] * 250,
+    "long requests": lambda: lines_of(80, headers=[["accept", "x" * 900_000]]),
+    "many fields": lambda: lines_of(30, headers=[["a", ""]] * 15_000),
+    "trace": lambda: (f"{HEADER}\n".encode(), *[b"x" * MEGABYTE] * 128),
+    "gor": lambda: [BLOCK] * 125,
 }
 
 

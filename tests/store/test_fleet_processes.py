@@ -78,6 +78,11 @@ def story() -> Iterator[Story]:
                 process.communicate()
 
 
+def machine_s() -> float:
+    """Return the time that all processes share; `time.monotonic` may be that of a young machine here."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 def told(server: RedisServer, processes: list[subprocess.Popen[str]]) -> Story:
     story = Story(views={how: [] for how in AggregateMode})
     store = member.store_settings(server.url, PREFIX)
@@ -87,29 +92,29 @@ def told(server: RedisServer, processes: list[subprocess.Popen[str]]) -> Story:
     key = fleet_keys(store)[0]
 
     def look() -> None:
-        now = time.monotonic()
+        now = machine_s()
         story.members.append((now, server.command("ZCARD", key)))
         rows = reader.read()
         for how, aggregator in aggregators.items():
-            story.views[how].append((now, aggregator.update(rows, now)))
+            story.views[how].append((now, aggregator.update(rows, time.monotonic())))
         time.sleep(0.05)
 
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     until(lambda: server.command("ZCARD", key) == 4 and len(reader.read()) == 4, PATIENCE_S, "all four")
-    story.start_s = time.monotonic() + 0.1
+    story.start_s = machine_s() + 0.1
     for process in processes:
         assert process.stdin is not None
         process.stdin.write(f"{story.start_s}\n")
         process.stdin.flush()
-    while time.monotonic() < story.start_s + BEFORE_S:
+    while machine_s() < story.start_s + BEFORE_S:
         look()
     processes[0].kill()
-    story.killed_s = time.monotonic()
-    while time.monotonic() < story.killed_s + (AFTER_S if story.settled() else PATIENCE_S):
+    story.killed_s = machine_s()
+    while machine_s() < story.killed_s + (AFTER_S if story.settled() else PATIENCE_S):
         look()
-    story.end_s = time.monotonic()
+    story.end_s = machine_s()
     for process in processes:
         process.kill()
         lines, _ = process.communicate()
