@@ -6,9 +6,9 @@ The report stands above pytest's closing line, so that this line is the last one
 Each process of ``-n 2`` loads this file as early and measures into a file of its own; the one that hands
 out the tests combines them and judges.
 
-Following every line makes Python two to six times as slow, so only the tests of the pure modules are followed.
-What is marked ``slow`` or ``untraced`` is not: it takes the branches that shorter tests of the same module have
-taken, many thousand times over.
+Following every line makes Python two to six times as slow, so only the tests of the pure modules are
+followed. Those marked ``slow`` or ``untraced`` are not: they take the branches that shorter tests of the same
+module have taken, many thousand times over.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ WORKER = "PYTEST_XDIST_WORKER" in os.environ
 """Whether this is one of several processes that run the tests; none may erase what another has measured."""
 
 
-# The whole package is followed: if only some of its modules are, coroutines of the others lose an exception that
-# is thrown into them (Python 3.11).
+# The whole package is followed: if only some of its modules are, an exception that is thrown into a coroutine
+# of the others is lost (Python 3.11).
 measured = coverage.Coverage(data_file=DATA, config_file=str(ROOT / "pyproject.toml"))
 if not WORKER:
     measured.erase()
