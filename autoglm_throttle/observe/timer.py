@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from autoglm_throttle.observe.models import Models
 from autoglm_throttle.observe.series import History, Row
 from autoglm_throttle.observe.siblings import Series, Siblings, folder_of
 from autoglm_throttle.throttle import Throttle
+from autoglm_throttle.types.identity import CallerHasher
 
 if TYPE_CHECKING:
     from autoglm_throttle.observe.alerts import Alerts
@@ -65,6 +67,9 @@ SHARED: Final = {
 }
 """Name without prefix -> metric whose values the workers of a service share."""
 
+SHOWN_USERS: Final = 20  # of those with the most rejections by a user limit
+USERS_SERIES: Final = "limited_users"
+
 Consumer = Callable[[History], object]
 
 
@@ -87,14 +92,22 @@ def rows_of(inputs: MetricsInput) -> Iterator[Row]:
 
 
 def shared_series(inputs: MetricsInput) -> Series:
-    """Read the values that the workers of a service share."""
+    """Read the values that the workers of a service share, and the hashes of the users limited most."""
     found: Series = {}
     for name, spec in SHARED.items():
         if isinstance(spec, HistogramSpec):
             found[name] = {labels: (*one.counts, one.total_s) for labels, one in spec.read(inputs)}
         else:
             found[name] = {labels: (float(value),) for labels, value in spec.read(inputs)}
+    found[USERS_SERIES] = {(user,): (float(count),) for user, count in limited_users(inputs)}
     return found
+
+
+def limited_users(inputs: MetricsInput) -> list[tuple[str, int]]:
+    """Return the users with most of the newest rejections by a user limit: their hashes and counts."""
+    hasher = CallerHasher(inputs.settings.identity_key)
+    most = Counter(inputs.snapshot.limited_users).most_common(SHOWN_USERS)
+    return [(hasher.text(user), count) for user, count in most]
 
 
 def _with_totals(rows: Iterator[Row], totals: Series) -> Iterator[Row]:

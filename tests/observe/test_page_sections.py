@@ -13,9 +13,10 @@ from autoglm_throttle import Priority
 from autoglm_throttle.admission.counters import LIMITED_USERS
 from autoglm_throttle.observe.host import HostView
 from autoglm_throttle.observe.metric import MetricsInput
-from autoglm_throttle.observe.page.sections import SECTIONS, SHOWN_USERS, configuration, sentence
+from autoglm_throttle.observe.page.sections import SECTIONS, configuration, sentence
 from autoglm_throttle.observe.page.text import MAX_CHARACTERS, cell, duration, number, percent, table
 from autoglm_throttle.observe.siblings import Counts, Labels, Series, WorkerView
+from autoglm_throttle.observe.timer import SHOWN_USERS, USERS_SERIES
 from autoglm_throttle.testing import FakeGpu, ManualClock, throttle_for_tests
 from autoglm_throttle.types import ConcurrencyView, GpuSample
 from tests.observe.page_states import send, stepped
@@ -208,8 +209,23 @@ def test_one_process_says_that_it_is_alone() -> None:
     assert section["tables"] == []
 
 
+def test_users_limited_most_are_those_of_all_workers() -> None:
+    def worker(process: int, **users: float) -> WorkerView:
+        return WorkerView(
+            process, 0.0, GAUGES | {USERS_SERIES: {(u,): (n,) for u, n in users.items()}}, 0.0, {}
+        )
+
+    inputs, history = stepped(throttle_for_tests())
+    workers = (worker(11, one=3.0, two=4.0), worker(12, one=2.0))
+    section = sections(dataclasses.replace(inputs, workers=workers), history)["users"]
+    assert [list(row.values()) for row in rows(section, "Of the newest")] == [["one", "5"], ["two", "4"]]
+
+
+GAUGES: Series = {"active_requests": {("high",): (3.0,), ("low",): (1.0,)}, "queued_requests": {}}
+
+
 def test_each_worker_has_its_rates_and_its_state() -> None:
-    series: Series = {"active_requests": {("high",): (3.0,), ("low",): (1.0,)}, "queued_requests": {}}
+    series = GAUGES | {USERS_SERIES: {}}
     decided: dict[Labels, Counts] = {
         ("high", "admitted", "ok"): (50.0,),
         ("low", "shed", "gpu"): (10.0,),
@@ -229,7 +245,7 @@ def test_each_worker_has_its_rates_and_its_state() -> None:
     ]
     pairs = dict(section["pairs"])
     assert (pairs["shown"], pairs["WORKERS"]) == ("3 processes of this host", "3")
-    assert pairs["users, guards and configuration of"] == f"process {os.getpid()}"
+    assert pairs["guards, work classes and configuration of"] == f"process {os.getpid()}"
 
 
 def test_sections_without_data_are_left_out() -> None:

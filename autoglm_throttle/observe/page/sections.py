@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from autoglm_throttle.observe.gpu_metrics import labelled
@@ -18,13 +18,12 @@ from autoglm_throttle.observe.page.plots import QUANTILE_S, request_rates
 from autoglm_throttle.observe.page.text import Pairs, Section, duration, number, percent, section, table
 from autoglm_throttle.observe.series import History
 from autoglm_throttle.observe.siblings import WorkerView
+from autoglm_throttle.observe.timer import SHOWN_USERS, USERS_SERIES, limited_users
 from autoglm_throttle.settings import Settings, settings_table
 from autoglm_throttle.types import ControlCause, ControlState, GpuSample, Priority, Signal
-from autoglm_throttle.types.identity import CallerHasher
 from autoglm_throttle.version import __version__
 
 RECENT_S: Final = 15.0  # window of rates: three steps, so that a short gap does not show as an end
-SHOWN_USERS: Final = 20
 CAUSES: Final = {
     ControlCause.STRIKE: "the load is above a band for the first samples",
     ControlCause.TIER: "the load is above a band",
@@ -190,17 +189,24 @@ def _queue(inputs: MetricsInput, history: History) -> Section | None:
 
 def _users(inputs: MetricsInput, _: History) -> Section:
     snapshot, store = inputs.snapshot, inputs.snapshot.store
-    counts = Counter(snapshot.limited_users)
     pairs: Pairs = [
         ("users in memory", number(snapshot.users)),
-        ("users limited", number(len(counts))),
+        ("users limited", None if inputs.workers else number(len(set(snapshot.limited_users)))),
         ("limit", inputs.settings.text_of("user_limit")),
         ("shared store", None if store is None else store.state),
         ("fault of the store", None if store is None else store.cause),
     ]
-    hasher = CallerHasher(inputs.settings.identity_key)
-    rows = [(hasher.text(user), count) for user, count in counts.most_common(SHOWN_USERS)]
+    rows: Iterable[tuple[str, float]] = limited_users(inputs)
     caption = f"Of the newest {len(snapshot.limited_users):,} rejections by a user limit"
+    if inputs.workers:
+        counts = Counter[str]()
+        for worker in inputs.workers:
+            for (user,), (count,) in worker.series[USERS_SERIES].items():
+                counts[user] += int(count)
+        rows, caption = (
+            counts.most_common(SHOWN_USERS),
+            "Of the newest rejections by a user limit, of all workers",
+        )
     return section(
         "users", "Users limited most", pairs, [table(caption, "hash of the user|rejections", rows)]
     )
@@ -272,7 +278,7 @@ def _workers(inputs: MetricsInput, _: History) -> Section:
         ),
         ("WORKERS", inputs.settings.rates.workers),
         ("processes of the fleet", None if fleet is None else fleet.members),
-        ("users, guards and configuration of", None if alone else f"process {os.getpid()}"),
+        ("guards, work classes and configuration of", None if alone else f"process {os.getpid()}"),
         ("version", __version__),
     ]
     head = "process|admitted/s|not admitted/s|in flight|waiting|state"
