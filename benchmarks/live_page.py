@@ -1,4 +1,5 @@
-"""Cost of the live page: CPU time of the server, the longest hold of its event loop, and the browser's heap.
+"""Cost of the live page: CPU time of the server, the longest hold of its event loop, and in a browser
+the heap and the first paint.
 
 Run: ``python -m benchmarks.live_page``, twelve minutes. A server without requests is measured in rounds with
 and without the page and ten readers of its event stream; the difference is the cost of the page. A browser
@@ -34,7 +35,9 @@ from tests.browser.chromium import Chromium, program
 
 READERS = 10
 TICK_S = 0.001
-CPU_BAR, HOLD_BAR_MS, HEAP_BAR_MB = 0.01, 5.0, 5.0
+PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
+VISITS = 5
+CPU_BAR, HOLD_BAR_MS, HEAP_BAR_MB, PAINT_BAR_MS = 0.01, 5.0, 5.0, 300.0
 """Share of a core, which is that of the CPU time per request of a server that is fully used."""
 
 
@@ -171,7 +174,7 @@ def rounds(count: int, length_s: float) -> dict[str, list[float]]:
 
 
 def heap(length_s: float) -> dict[str, float]:
-    """Return the used heap of a browser that shows the page, in MB, at its start and end."""
+    """Return the used heap of a browser that shows the page, MB at its start and end, and the first paint."""
 
     def used_mb(browser: Chromium) -> float:
         browser.call("HeapProfiler.collectGarbage")
@@ -186,12 +189,18 @@ def heap(length_s: float) -> dict[str, float]:
         while time.monotonic() < give_up_s:
             time.sleep(min(5.0, length_s))
             browser.value("0")  # reads the events of the browser
-        return {
-            "start_mb": start_mb,
-            "end_mb": used_mb(browser),
-            "length_s": length_s,
-            "messages": len(browser.said),
-        }
+        found = {"start_mb": start_mb, "end_mb": used_mb(browser), "length_s": length_s}
+        found["messages"] = len(browser.said)
+        paints = [first_paint_ms(browser, url) for _ in range(VISITS)]
+        return found | {"first_paint_ms": statistics.median(paints)}
+
+
+def first_paint_ms(browser: Chromium, url: str) -> float:
+    """Open the page anew; return the time until its first text was drawn."""
+    browser.visit(url)
+    while not (paint_ms := float(browser.value(PAINT))):
+        time.sleep(0.05)
+    return paint_ms
 
 
 def bars(found: dict[str, Any]) -> Iterator[Bar]:
@@ -205,6 +214,8 @@ def bars(found: dict[str, Any]) -> Iterator[Bar]:
     if "heap" in found:
         growth = found["heap"]["end_mb"] - found["heap"]["start_mb"]
         yield Bar(f"growth of the heap in {found['heap']['length_s']:g} s, MB", growth, HEAP_BAR_MB)
+        paint_ms = found["heap"]["first_paint_ms"]
+        yield Bar(f"first paint, median of {VISITS}, ms", paint_ms, PAINT_BAR_MS)
         yield Bar("messages of the console", found["heap"]["messages"], 0.0)
 
 
