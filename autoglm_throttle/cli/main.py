@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "identity": "read a key or an address from standard input, print its hashed identity",
     "doctor": "check that the GPUs and the shared store respond",
     "gpus": "show the state of each GPU and inference engine",
+    "page": "print the live page of a running service",
     "agent": "read the GPUs of this host for its fleet, and serve their metrics; no app",
     "gateway": "put the limits in front of servers that take no middleware: a reverse proxy",
     "dashboards": "write the alert rules for Prometheus and the dashboard for Grafana",
