@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import models, vllm
+from benchmarks import autoscale, models, vllm
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
@@ -31,6 +31,7 @@ GATEWAY = ROOT / "docs" / "gateway.md"
 GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
 VLLM = ROOT / "docs" / "vllm.md"
+SCALING = ROOT / "docs" / "scaling.md"
 LATENCY = ROOT / "docs" / "latency-and-leaks.md"
 DEMO = ROOT / "docs" / "demo.txt"
 
@@ -314,6 +315,7 @@ def pages() -> dict[Path, dict[str, str]]:
         GUARDS: dict(guard_parts()),
         HEADLINE: dict(headline_parts()),
         LATENCY: {"latency-model": models.latency_part(found), "leaks": models.leak_part(found)},
+        SCALING: {"autoscale": autoscale.part(json.loads((RESULTS / "autoscale.json").read_text()))},
         VLLM: {"vllm": vllm.part(json.loads((RESULTS / f"{vllm.NAME}.json").read_text()))},
     }
 

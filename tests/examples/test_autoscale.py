@@ -166,7 +166,7 @@ def test_rule_is_that_of_the_simulated_day() -> None:
 def test_queries_are_equal_and_name_existing_metrics() -> None:
     keda, adapter = queries().values()
     assert keda.split() == adapter.split()
-    assert f"/ {autoscale.HEADROOM}," in keda
+    assert f"[{autoscale.SMOOTH_S / 60:.0f}m:{autoscale.SYNC_S:.0f}s]) / {autoscale.HEADROOM}," in keda
     names = {spec.name for spec in METRICS}
     assert {"autoglm_throttle_desired_replicas_ratio", "autoglm_throttle_scale_hold"} <= names
 
@@ -175,9 +175,9 @@ def test_queries_are_equal_and_name_existing_metrics() -> None:
 @pytest.mark.parametrize(
     ("ratios", "holds", "wanted"),
     [
-        ((0.4, 0.6), (0, 0), 1.25),
-        ((0.4, 0.6), (0, 1), 2.0),
-        ((2.0, 2.0), (1, 1), 5.0),
+        ((0.5, 1.0), (0, 0), 2.0),
+        ((0.25, 0.5), (0, 1), 2.0),
+        ((1.75, 2.0), (1, 1), 5.0),
         ((), (1, 0), 2.0),
     ],
 )
