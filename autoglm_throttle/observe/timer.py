@@ -14,7 +14,14 @@ from autoglm_throttle._runtime.fork import keep_parent_part, rebuild_after_fork
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS
-from autoglm_throttle.observe.metric import PREFIX, AlertsView, HistogramSpec, MetricsInput, RecorderProtocol
+from autoglm_throttle.observe.metric import (
+    PREFIX,
+    AlertsView,
+    HistogramSpec,
+    MetricsInput,
+    MetricSpec,
+    RecorderProtocol,
+)
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.observe.models import Models
 from autoglm_throttle.observe.series import History, Row
@@ -60,10 +67,10 @@ _COUNTERS: Final = {
     for spec in METRICS
     if spec.kind in {"counter", "histogram"} and spec not in {*GPU_METRICS, *ENGINE_METRICS}
 }
-SHARED: Final = {
-    name: spec
+SHARED: Final[dict[str, MetricSpec | HistogramSpec]] = {
+    spec.name.removeprefix(PREFIX): spec
     for spec in METRICS
-    if (name := spec.name.removeprefix(PREFIX)) in _COUNTERS | SUMMED and name != "recorder_records"
+    if spec.name.removeprefix(PREFIX) in (_COUNTERS | SUMMED) - {"recorder_records"}
 }
 """Name without prefix -> metric whose values the workers of a service share."""
 
