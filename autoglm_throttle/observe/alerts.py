@@ -67,11 +67,10 @@ class Alerts:
 
     def view(self) -> AlertsView:
         """Return the state of all rules and of the dynamic thresholds, for metrics and pages."""
-        firing = {alert.rule.name for alert in self.evaluator.alerts if alert.state == "firing"}
-        names = (rule.name for rule in RULES)
-        return AlertsView(
-            self._timer.is_up, {name: name in firing for name in names}, self.anomalies.scores()
-        )
+        current = self.evaluator.alerts
+        firing = {alert.rule.name for alert in current if alert.state == "firing"}
+        by_rule = {rule.name: rule.name in firing for rule in RULES}
+        return AlertsView(current, self._timer.is_up, by_rule, self.anomalies.scores())
 
     def step(self, history: History) -> None:
         """Evaluate the rules at the newest step, log the changes and hand them to the receivers."""

@@ -37,7 +37,8 @@ def rules_file(settings: Settings, runbook: str = RUNBOOK) -> str:
 
 def _rule_rows(rule: Rule, settings: Settings, runbook: str) -> Iterator[str]:
     """Yield the lines of one rule; a string of JSON is one of YAML, too."""
-    expression = f"({rule.promql.replace('$', PREFIX)}) {rule.comparison} {rule.limit(settings):g}"
+    promql = re.sub(r"\$(?=[a-z])", PREFIX, rule.promql)
+    expression = f"({promql}) {rule.comparison} {rule.limit(settings):g}"
     yield f"- alert: {rule.alert_name}"
     yield f"  expr: {json.dumps(expression)}"
     yield f"  for: {rule.duration_s(settings):g}s"

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.admission.snapshot import Snapshot
+from autoglm_throttle.observe.evaluator import Alert
 from autoglm_throttle.observe.host import HostView, host_view
 from autoglm_throttle.observe.models import ModelsView
 from autoglm_throttle.observe.series import History
@@ -34,6 +35,8 @@ class RecorderProtocol(Protocol):
 class AlertsView:
     """The built-in alerts at one moment."""
 
+    current: Sequence[Alert]
+    """Pending and firing alerts."""
     up: bool
     """Whether the rules were evaluated at the newest step."""
     firing: Mapping[str, bool]

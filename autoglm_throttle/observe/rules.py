@@ -172,6 +172,16 @@ def _nothing_comes_out(history: History) -> Values:
     return quick or _stuck(history, NO_PROGRESS_SLOW_S)
 
 
+def _growth(history: History) -> Values:
+    """Return the share of the whole memory by which it grows in an hour without more load."""
+    totals: Values = {
+        (f"gpu:{gpu}",): total for (gpu,), total in history.last("gpu_memory_total_bytes").items()
+    }
+    totals["process",] = history.last("host_memory_total_bytes").get((), 0.0)
+    growth = history.last("leak_bytes_per_hour")
+    return {labels: slope / totals[labels] for labels, slope in growth.items() if totals.get(labels)}
+
+
 def _chassis(history: History) -> Values:
     limits = history.last("gpu_power_limit_watts")
     power = {gpu: sum(watts) / len(watts) for gpu, watts in history.known("gpu_power_watts", 300.0).items()}
@@ -226,6 +236,14 @@ RULES: Final[tuple[Rule, ...]] = (  # In the order of the runbook
         "The memory of GPU {{ $labels.gpu }} is nearly full.",
         _max_by("$gpu_memory_used_bytes / $gpu_memory_total_bytes", "gpu"),
         _memory, ">", lambda settings: settings.alerting.memory_ratio,
+    ),
+    Rule(
+        "MemoryGrowing", "warning", ("what",),
+        "The memory of {{ $labels.what }} grows by more than a hundredth in an hour, without more load.",
+        f"{_max_by('$leak_bytes_per_hour', 'what')} / on (job, instance, what) ("
+        f"label_replace({_max_by('$gpu_memory_total_bytes', 'gpu')}, 'what', 'gpu:$1', 'gpu', '(.*)') "
+        f"or label_replace({_max_by('$host_memory_total_bytes')}, 'what', 'process', '', ''))",
+        _growth, ">", 0.01, 300.0,
     ),
     Rule(
         "HighErrorRate", "critical", (),

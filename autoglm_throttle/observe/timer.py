@@ -44,7 +44,7 @@ RECORDED: Final = frozenset(
         *("gpu_power_watts", "gpu_power_limit_watts", "gpu_throttle", "gpu_verdict", "gpu_fake_busy"),
         *("gpu_devices", "gpu_source_state", "host_cpu_ratio", "host_memory_used_bytes"),
         *("host_memory_total_bytes", "host_iowait_ratio", "host_pressure_ratio"),
-        *("load_signal", "response_chunks", "anomaly_active"),
+        *("load_signal", "response_chunks", "anomaly_active", "leak_bytes_per_hour"),
         *("engine_running_requests", "engine_queued_requests", "engine_kv_used_ratio", "engine_tokens"),
     ]
 )
@@ -191,11 +191,10 @@ class HistoryTimer:
         throttle = self._throttle()
         if throttle is None:
             return None
-        snapshot = throttle.snapshot()
-        now = snapshot.taken_at_s
-        inputs = MetricsInput(snapshot, throttle.settings, alerts=self.alerts_view())
+        inputs = self.inputs(throttle)
+        now = inputs.snapshot.taken_at_s
         rows = _with_totals(rows_of(inputs), self._exchange(now, inputs))
-        self.history.record(now, snapshot.taken_at_wall_s, rows)
+        self.history.record(now, inputs.snapshot.taken_at_wall_s, rows)
         for consumer in (self.models.step, *self._consumers):
             try:
                 consumer(self.history)

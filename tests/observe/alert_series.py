@@ -54,6 +54,11 @@ def memory(is_on: bool, counts: Counts) -> list[Row]:
     return [("gpu_memory_used_bytes", ("0",), used), ("gpu_memory_total_bytes", ("0",), 100.0)]
 
 
+def growing(is_on: bool, counts: Counts) -> list[Row]:
+    total = ("gpu_memory_total_bytes", ("0",), 100.0)
+    return [("leak_bytes_per_hour", ("gpu:0",), 1.1 if is_on else 0.9), total]
+
+
 def errors(is_on: bool, counts: Counts) -> list[Row]:
     return outcomes(counts, 1000, 12 if is_on else 8)
 
@@ -106,6 +111,7 @@ DRIVES: dict[str, Drive] = {
     "GpuBusy": level("gpu_utilization_ratio", ("0",), 0.85, 0.86),
     "GpuBusyAndWaiting": waiting,
     "GpuMemoryHigh": memory,
+    "MemoryGrowing": growing,
     "HighErrorRate": errors,
     "SlowP95": slow,
     "HighPriorityRejected": rejected,
@@ -262,7 +268,15 @@ SEVERITIES = {
     "Unusual": "info",
 } | dict.fromkeys(
     [
-        *("GpuBusyAndWaiting", "GpuMemoryHigh", "SlowP95", "RedisDown", "TelemetryDegraded", "SourceDown"),
+        *(
+            "GpuBusyAndWaiting",
+            "GpuMemoryHigh",
+            "MemoryGrowing",
+            "SlowP95",
+            "RedisDown",
+            "TelemetryDegraded",
+            "SourceDown",
+        ),
         *("SignalChanged", "FakeBusy", "GpuThrottled", "ThrottledByChassis"),
     ],
     "warning",

@@ -222,7 +222,7 @@ def with_recent(throttle: Throttle) -> None:
     )
     leaks = (LeakView("gpu:0", 3e9, 20.0), LeakView("process", None, None))
     timer.models.view = ModelsView(LatencyView(effects, 0.5, 360), {}, leaks)
-    alerts = AlertsView(True, {"GpuLost": False}, {"latency_p95": (1.5, 2.5, False)})
+    alerts = AlertsView((), True, {"GpuLost": False}, {"latency_p95": (1.5, 2.5, False)})
     timer.alerts_view = lambda: alerts  # type: ignore[method-assign]
 
 

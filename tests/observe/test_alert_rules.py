@@ -44,6 +44,7 @@ FIRES_AFTER_S = {
     "SourceDown": 120,
     "HighErrorRate": 30,  # from then on more than half of the minute is above the threshold
     "SlowP95": 180 + 15,  # the second slow step moves the quantile of five minutes
+    "MemoryGrowing": 300,
     "HighPriorityRejected": 300 + 180,
     "NothingComesOut": 15,
     "ThrottledByChassis": 270,
@@ -117,6 +118,12 @@ def test_a_threshold_or_duration_changed_twofold_is_found(rule: Rule) -> None:
     for other in changed:
         fired = [fired_after_s(evaluated(rows, settings, [other]), rule.name) for rows in (below, then)]
         assert fired != [None, FIRES_AFTER_S[rule.name]], other
+
+
+def test_growth_of_a_process_is_a_share_of_the_hosts_memory() -> None:
+    rows: list[Row] = [("leak_bytes_per_hour", ("process",), 1.1), ("host_memory_total_bytes", (), 100.0)]
+    assert fired_after_s(evaluated([rows] * 80, Settings()), "MemoryGrowing") == 300 - START * STEP_S
+    assert fired_after_s(evaluated([rows[:1]] * 80, Settings()), "MemoryGrowing") is None
 
 
 def test_every_step_is_late_by_itself_after_a_start() -> None:

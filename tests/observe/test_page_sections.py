@@ -11,6 +11,7 @@ import pytest
 
 from autoglm_throttle import Priority
 from autoglm_throttle.admission.counters import LIMITED_USERS
+from autoglm_throttle.observe import start_alerts
 from autoglm_throttle.observe.host import HostView
 from autoglm_throttle.observe.metric import MetricsInput
 from autoglm_throttle.observe.page.sections import SECTIONS, configuration, sentence
@@ -298,3 +299,21 @@ def test_configuration_masks_secrets() -> None:
         "source": "code",
     }
     assert shown["AUTOGLM_THROTTLE_SLO_S"]["value"] == "–"
+
+
+def test_alerts_are_shown_with_their_values_and_runbook() -> None:
+    clock = ManualClock()
+    gpu = FakeGpu(clock=clock)
+    gpu.set(0, utilization_pct=90.0)
+    throttle = loaded({"clock": clock, "gpu": gpu})
+    inputs, history = stepped(throttle)
+    assert "alerts" not in sections(inputs, history)
+    alerts = start_alerts(throttle)
+    assert alerts is not None
+    for _ in range(2):
+        inputs, history = stepped(throttle)
+    shown = sections(dataclasses.replace(inputs, alerts=alerts.view()), history)["alerts"]
+    assert shown["pairs"] == [("firing", "0")]
+    first = rows(shown, "Pending")[0]
+    assert (first["alert"], first["state"], first["value"]) == ("GpuBusy", "pending", "0.9")
+    assert first["runbook"] == "docs/operating.md#gpubusy"

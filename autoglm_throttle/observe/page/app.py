@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.websockets import WebSocketClose
 
 from autoglm_throttle.asgi.marks import exempt
+from autoglm_throttle.observe.alerts import start_alerts
 from autoglm_throttle.observe.page.access import COOKIE, SESSION_S, Access
 from autoglm_throttle.observe.page.builder import PageBuilder, PageState
 from autoglm_throttle.observe.page.html import page, resource
@@ -63,8 +64,8 @@ _LOGIN: Final = (
 def status_app(throttle: Throttle) -> StatusApp:
     """Make the ASGI app of the live page, to be mounted at a path of its own or served alone.
 
-    It starts the timer of the throttle's history. ``STATUS_TOKEN`` protects the page; without it only
-    requests from this machine are answered.
+    It starts the timer of the throttle's history, and the built-in alerts. ``STATUS_TOKEN`` protects the
+    page; without it only requests from this machine are answered.
     """
     return StatusApp(throttle)
 
@@ -81,6 +82,7 @@ class StatusApp:
         self._builder = PageBuilder(throttle)
         self._timer.add_consumer(self._builder)
         self._timer.start()
+        start_alerts(throttle)
         exempt(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -248,6 +248,25 @@ def _guards(inputs: MetricsInput, _: History) -> Section | None:
     return section("guards", "Guards", pairs, tables)
 
 
+def _alerts(inputs: MetricsInput, _: History) -> Section | None:
+    if inputs.alerts is None:
+        return None
+    now, current = inputs.snapshot.taken_at_s, inputs.alerts.current
+    pairs: Pairs = [
+        ("firing", sum(alert.state == "firing" for alert in current)),
+        ("evaluation", None if inputs.alerts.up else "failed: see the log"),
+    ]
+    rows = [
+        (
+            *(alert.rule.name, alert.rule.severity, alert.state, duration(max(0.0, now - alert.since_s))),
+            *(number(alert.value), alert.summary, alert.rule.runbook),
+        )
+        for alert in current
+    ]
+    head = "alert|severity|state|for|value|meaning|runbook"
+    return section("alerts", "Alerts", pairs, [table("Pending and firing alerts", head, rows)])
+
+
 def _host(inputs: MetricsInput, _: History) -> Section | None:
     host = inputs.host
     used, total = host.memory_used_bytes, host.memory_total_bytes
@@ -310,6 +329,7 @@ def configuration(settings: Settings) -> Section:
 MakeSection = Callable[[MetricsInput, History], Section | None]
 SECTIONS: Final[tuple[MakeSection, ...]] = (
     _now,
+    _alerts,
     _gpu,
     _classes,
     _queue,
