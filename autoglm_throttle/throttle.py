@@ -92,6 +92,8 @@ class Throttle:
         self._engine = NO_ENGINE
         self.is_manual: bool = sampling == "manual"
         """Whether it runs no threads: the caller reads the sources."""
+        self.before_stop: list[Callable[[], object]] = []
+        """Called at each `stop`, as a service does when it ends."""
         self._configuration_logged = False
         self._guards: GuardRegistry | None = None
         self._build(factory.gpu_sources(self.settings, gpu, clock, manual=self.is_manual))
@@ -311,6 +313,8 @@ class Throttle:
 
     def stop(self) -> None:
         """Stop reading the GPUs. The next request starts it again. Idempotent."""
+        for action in self.before_stop:
+            action()
         self.control.monitor.stop()
         if self._guards is not None:
             self._guards.stop()

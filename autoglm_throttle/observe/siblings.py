@@ -13,6 +13,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def folder_of(service: str) -> Path:
 
 
 class Siblings:
-    """Exchanges counts with the other workers; used by one thread, results are replaced as a whole.
+    """Exchanges counts with the other workers; results are replaced as a whole.
 
     Counts of a worker that has ended stay in the totals: a counter that falls would look like a restart. Its
     file is merged into that of all ended ones, so that replaced workers leave none behind.
@@ -94,6 +95,7 @@ class Siblings:
         self._process = process
         self._path = folder / f"{process}-{secrets.token_hex(4)}.json"
         self._before: tuple[float, Series] | None = None
+        self._lock = threading.Lock()  # the last exchange comes from the thread that ends the service
 
     def exchange(self, now: float, own: Series) -> None:
         """Add up all at the monotonic time ``now``, then write the counts of this worker.
@@ -101,6 +103,10 @@ class Siblings:
         Raises:
             OSError: the counts could not be written: the others have the older ones.
         """
+        with self._lock:
+            self._exchange(now, own)
+
+    def _exchange(self, now: float, own: Series) -> None:
         before_s, before = self._before or (now, {})
         self._before = now, own
         grown = {name: _minus(own[name], before.get(name, {})) for name in self._counters & own.keys()}

@@ -146,6 +146,7 @@ class HistoryTimer:
         self._make_worker()
         self.siblings: Siblings | None = self._find_siblings()
         """The workers of the service; None: there is this one alone."""
+        throttle.before_stop.append(weak_method(self._share))
         rebuild_after_fork(self, HistoryTimer._rebuild)
 
     @property
@@ -227,8 +228,8 @@ class HistoryTimer:
             self._log.warn("siblings", f"other workers do not see the counts of this one: {error!r}")
         return self.siblings.totals
 
-    def _leave(self) -> None:
-        """Share the counts since the newest step: the others keep them."""
+    def _share(self) -> None:
+        """Share the counts since the newest step, before this process ends: the others keep them."""
         throttle = self._throttle()
         if throttle is not None:
             inputs = self.inputs(throttle)
@@ -239,7 +240,6 @@ class HistoryTimer:
         self._worker = Worker(
             "autoglm-throttle history",
             weak_method(self.step),
-            on_stop=weak_method(self._leave),
             on_crash=weak_method(self._log_crash),
         )
         owner = self._throttle()

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import tempfile
-import threading
 from pathlib import Path
 
 import httpx
@@ -140,23 +139,21 @@ def test_settings_with_several_workers_share(settings: dict[str, object], *, sha
 
 def test_a_worker_that_stops_leaves_its_last_counts(temporary: Path) -> None:
     throttle = Throttle(Settings(gpu="none", workers=2))
-    timer, stepped = HistoryTimer(throttle), threading.Event()
-    timer.add_consumer(lambda _: stepped.set())
-    timer.start()
-    assert stepped.wait(10.0)
+    timer = history_timer(throttle)
     permit = throttle.try_admit(Demand(Priority.MID))
     assert isinstance(permit, Permit)
     permit.settle()
-    timer.stop()
+    throttle.stop()
     (path,) = temporary.glob("*/*/*-*.json")
     counts = dict(json.loads(path.read_bytes())["series"])["requests"]
     assert [["mid", "admitted", "ok"], [1.0]] in counts
+    assert timer.siblings is not None
 
 
 def test_a_timer_without_its_throttle_shares_nothing() -> None:
     timer = HistoryTimer(Throttle(Settings(gpu="none", workers=2)))
     gc.collect()
-    timer._leave()
+    timer._share()
     assert timer.siblings is not None
     assert timer.siblings.workers == ()
 
