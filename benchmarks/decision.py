@@ -2,6 +2,8 @@
 
 Then that of one part of a stream, bare and through the middleware, without and with limits in tokens.
 
+Times are of the processor, except those of a whole app.
+
 Run: ``python -m benchmarks.decision``. The control is the cheapest limiter there is, aiolimiter's
 leaky bucket, which has no keys, no rejection and no header fields.
 """
@@ -61,9 +63,13 @@ def window_rejecting() -> float:
     return timed(lambda number: users.hit(accounts[number % 200], 1, number * 1e-5))
 
 
-def admitted() -> float:
+def admitted(concurrency_per_user: int = 0) -> float:
     """Measure Throttle.try_admit and the settlement of its permit: bucket, window, permit, counts."""
-    throttle = Throttle(Settings(user_limit="100/minute", rate_mid_rps=1e6, gpu="none"))
+    throttle = Throttle(
+        Settings(
+            user_limit="100/minute", rate_mid_rps=1e6, gpu="none", concurrency_per_user=concurrency_per_user
+        )
+    )
     demands = [Demand(Priority.MID, user) for user in USERS]
 
     def once(number: int) -> None:
@@ -81,19 +87,22 @@ def leaky_bucket() -> float:
 
     async def run() -> float:
         limiter = AsyncLimiter(1e9, 1.0)
-        begun = time.perf_counter()
+        begun = time.process_time()
         for _ in range(CALLS):
             await limiter.acquire()
-        return (time.perf_counter() - begun) / CALLS
+        return (time.process_time() - begun) / CALLS
 
     return asyncio.run(run())
 
 
 def part(
-    content_type: bytes = PLAIN, event: bytes = b"data: part\n\n", limits: dict[str, str] | None = None
+    content_type: bytes = PLAIN,
+    event: bytes = b"data: part\n\n",
+    limits: dict[str, str] | None = None,
+    calls: int = CALLS,
 ) -> float:
     """Measure a part of a response of many parts, with its number in place of ``%d``; bare without limits."""
-    parts = [event.replace(b"%d", b"%d" % number) for number in range(CALLS)]
+    parts = [event.replace(b"%d", b"%d" % number) for number in range(calls)]
 
     async def app(_scope: asgi_rows.Scope, _receive: Receive, send: Send) -> None:
         headers = [(b"content-type", content_type)]
@@ -105,19 +114,19 @@ def part(
     async def run() -> float:
         target = asgi_rows.ours(app, **limits) if limits else app
         scope = asgi_rows.scopes()[0] | {"method": "POST", "path": "/v1/chat/completions"}
-        begun = time.perf_counter()
+        begun = time.process_time()
         await target(scope, asgi_rows.receive, asgi_rows.Counter())
-        return (time.perf_counter() - begun) / CALLS
+        return (time.process_time() - begun) / calls
 
     return asyncio.run(run())
 
 
 def timed(call: Callable[[int], object]) -> float:
     """Measure the seconds of one call."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     for number in range(CALLS):
         call(number)
-    return (time.perf_counter() - begun) / CALLS
+    return (time.process_time() - begun) / CALLS
 
 
 ROWS: dict[str, Callable[[], float]] = {

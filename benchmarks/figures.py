@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import autoscale, models, vllm
+from benchmarks import autoscale, models, tokens, vllm
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
@@ -30,6 +30,7 @@ BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 GATEWAY = ROOT / "docs" / "gateway.md"
 GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
+TOKENS = ROOT / "docs" / "token-limits.md"
 VLLM = ROOT / "docs" / "vllm.md"
 SCALING = ROOT / "docs" / "scaling.md"
 LATENCY = ROOT / "docs" / "latency-and-leaks.md"
@@ -267,6 +268,13 @@ def gateway_parts() -> Iterator[tuple[str, str]]:
         yield "gateway", gateway_part(json.loads(path.read_text()))
 
 
+def token_parts() -> Iterator[tuple[str, str]]:
+    """Generate the parts of the page of token limits: name and content."""
+    path = RESULTS / "tokens.json"
+    if path.exists():
+        yield "tokens", tokens.tokens_part(json.loads(path.read_text()))
+
+
 def gateway_part(kept: Mapping[str, Any]) -> str:
     """Render throughput and CPU of both proxies."""
     medians = kept["medians"]
@@ -316,6 +324,7 @@ def pages() -> dict[Path, dict[str, str]]:
         HEADLINE: dict(headline_parts()),
         LATENCY: {"latency-model": models.latency_part(found), "leaks": models.leak_part(found)},
         SCALING: {"autoscale": autoscale.part(json.loads((RESULTS / "autoscale.json").read_text()))},
+        TOKENS: dict(token_parts()),
         VLLM: {"vllm": vllm.part(json.loads((RESULTS / f"{vllm.NAME}.json").read_text()))},
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from autoglm_throttle.limiting.decisions import Usages
 from autoglm_throttle.limiting.user_limits import NO_LIMIT, NO_PARTS, LimitSet, LimitSets, Part, UserLimits
@@ -11,6 +11,9 @@ from autoglm_throttle.types import Decision, Demand, Reason, UserLimit
 
 HELD_GAIN: Final = 0.1  # Weight of the newest request in the mean time for which a slot is held
 RETRY_MIN_S: Final = 1.0  # Until a first request has ended, and at least
+
+
+_Caller: TypeAlias = tuple[UserLimit, dict[str, int], str]  # Limit, slots in use of all callers, its name
 
 
 @runtime_checkable
@@ -38,7 +41,9 @@ class SlottedUserLimits(UserLimits):
         super().__init__(sets, max_users)
         self.slots: LimitSet = slots
         self.processes: int = processes
-        self._used: dict[tuple[str, str], int] = {}  # By limit and caller; none of 0, which bounds the memory
+        # Slots in use by caller; none of 0, which bounds the memory.
+        self._users: dict[str, int] = {}
+        self._addresses: dict[str, int] = {}
         self._held_s = 0.0
 
     def hit(self, demand: Demand, now: float) -> Usages | Decision:
@@ -53,12 +58,12 @@ class SlottedUserLimits(UserLimits):
 
     def give_back(self, demand: Demand, charged_at: float, now: float, units: int | None = None) -> bool:
         """Refund a charge, once, and free its slots."""
-        self._count(demand, -1)
+        self._free(demand)
         return super().give_back(demand, charged_at, now, units)
 
     def release(self, demand: Demand, charges: object, held_s: float) -> None:  # noqa: ARG002 - interface
         """Free the slots of an admitted request; its units stay charged."""
-        self._count(demand, -1)
+        self._free(demand)
         self.record(held_s)
 
     def record(self, held_s: float) -> None:
@@ -75,22 +80,27 @@ class SlottedUserLimits(UserLimits):
         return Decision(False, Reason.CONCURRENCY, detail, limit.name, most, 0, wait_s, wait_s, window_s)
 
     def _full(self, demand: Demand) -> Usages | Decision:
-        for limit, caller in self._callers(demand):
-            if self._used.get((limit.name, caller), 0) >= -(-limit.limit // self.processes):
+        for limit, used, caller in self._callers(demand):
+            if used.get(caller, 0) >= -(-limit.limit // self.processes):
                 return self.verdict(limit, is_full=True)
         return NO_LIMIT
 
     def _take(self, demand: Demand, verdict: Usages | Decision) -> Usages | Decision:
         if not isinstance(verdict, Decision):
-            self._count(demand, 1)
+            for _, used, caller in self._callers(demand):
+                used[caller] = used.get(caller, 0) + 1
         return verdict
 
-    def _count(self, demand: Demand, change: int) -> None:
-        for limit, caller in self._callers(demand):
-            used = self._used.pop((limit.name, caller), 0) + change
-            if used > 0:
-                self._used[limit.name, caller] = used
+    def _free(self, demand: Demand) -> None:
+        for _, used, caller in self._callers(demand):
+            left = used.pop(caller, 0) - 1
+            if left > 0:
+                used[caller] = left
 
-    def _callers(self, demand: Demand) -> list[tuple[UserLimit, str]]:
-        callers = [(self.slots.users[0], demand.user), (self.slots.addresses[0], demand.address)]
-        return callers[: 2 if demand.address else 1] if demand.holds_slot else []
+    def _callers(self, demand: Demand) -> tuple[_Caller, ...]:
+        if not demand.holds_slot:
+            return ()
+        user = (self.slots.users[0], self._users, demand.user)
+        if not demand.address:
+            return (user,)
+        return user, (self.slots.addresses[0], self._addresses, demand.address)

@@ -22,7 +22,7 @@ ANN, EVENT = Demand(user="ann"), Demand(user="ann", holds_slot=False)
 def used(throttle: ManualThrottle) -> int:
     limits = throttle.admission.parts.user_limits
     assert isinstance(limits, SlottedUserLimits)
-    return sum(limits._used.values())
+    return sum(limits._users.values())
 
 
 def admitted(throttle: ManualThrottle, demand: Demand = ANN) -> Permit:

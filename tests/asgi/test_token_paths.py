@@ -431,4 +431,4 @@ async def test_random_aborts_leak_no_tokens_and_no_slots(aborts: int) -> None:  
     assert 1000 - left(throttle) == counts.settled
     assert throttle.admission.parts.settlement.limiter.in_flight == 0
     assert throttle.snapshot().requests[Priority.MID, "limited", Reason.CONCURRENCY] > 0
-    assert throttle.admission.parts.user_limits._used == {}  # type: ignore[union-attr]
+    assert throttle.admission.parts.user_limits._users == {}  # type: ignore[union-attr]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import figures, instructions_part
+from benchmarks import figures, instructions_part, tokens
 from benchmarks.loop.limiters.registry import NAMES
 from benchmarks.loop.scenarios import SCENARIOS
 
@@ -42,6 +42,27 @@ def test_a_row_for_each_library_and_the_machine_below() -> None:
     )
     assert "2026-01-02, a processor, 2 cores, Python 3.11.7" in lines[8]
     assert "2026-01-03" in lines[9]
+
+
+def test_cost_of_tokens_is_told_beside_that_without_them() -> None:
+    rows = ("event, bare", "event, no limit in tokens", "event, limit in tokens", "event with usage, bare")
+    more = ("event with usage, limit in tokens", "user window", "user window, tokens reserved and settled")
+    names = (*rows, *more, "request", "request, CONCURRENCY_PER_USER")
+    kept = {
+        **MACHINE,
+        "rounds": 9,
+        "micros": {name: float(number**2) for number, name in enumerate(names)},
+        "instructions": {"user window": 1000.0, "user window, tokens reserved and settled": 5000.0},
+        "redis": {
+            "user window": {"calls, 64 tasks": 0.02},
+            "and tokens, slots": {"calls, 64 tasks": 0.04, "awaited, 64 tasks": 1},
+        },
+    }
+    cells = [line.split(" | ")[1].removesuffix(" |") for line in tokens.tokens_part(kept).splitlines()[2:9]]
+    assert cells[:3] == ["4.0 µs", "1.0 µs", "7.0 µs"]
+    assert cells[3:5] == ["11.0 µs, 4,000 instructions", "15.0 µs"]
+    assert cells[5:] == ["1, as without tokens", "0.040; without tokens 0.020"]
+    assert "instructions" not in tokens.tokens_part({**kept, "instructions": {}})
 
 
 def test_instructions_are_compared_with_the_peer_of_equal_fields() -> None:

@@ -59,7 +59,7 @@ def test_as_many_are_in_progress_as_a_plain_model_allows(seed: int) -> None:
             charged.append((demand, now))
     for demand, _ in in_progress:
         limits.release(demand, None, 0.0)
-    assert limits._used == {}
+    assert limits._users == limits._addresses == {}
 
 
 def test_rejection_names_the_slots_and_an_expected_wait() -> None:
@@ -100,7 +100,7 @@ def test_rejected_request_takes_neither_units_nor_a_slot() -> None:
     assert is_admitted(limits, ANN)
     limits.release(ANN, None, 0.0)
     assert not is_admitted(limits, ANN)  # for want of units
-    assert limits._used == {}
+    assert limits._users == limits._addresses == {}
 
 
 @pytest.mark.parametrize(("processes", "slots"), [(2, 3), (3, 2), (9, 1)])
