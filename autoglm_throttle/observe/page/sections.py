@@ -101,7 +101,6 @@ def _now(inputs: MetricsInput, history: History) -> Section:
         ("in flight", number(_sum(history, "active_requests"))),
         ("GPU utilization", number(None if view is None else view.utilization_pct, "%")),
         ("telemetry", control.telemetry),
-        ("wanted replicas over the present ones", number(snapshot.replicas_ratio)),
         ("policy", snapshot.policy),
         ("dry run", "on: nothing is rejected" if snapshot.dry_run else None),
         ("ready", None if snapshot.ready else "no: no usable GPU is left"),
