@@ -63,7 +63,8 @@ class Evaluator:
                 changes.extend(_end(alerts, labels, values.get(labels), history.now_s))
             for labels, value in holding.items():
                 alert = alerts.get(labels) or _new(rule, labels, history.now_s)
-                alert = replace(alert, value=value, kept_since_s=None)
+                if value != alert.value or alert.kept_since_s is not None:
+                    alert = replace(alert, value=value, kept_since_s=None)
                 if alert.state == "pending" and history.now_s - alert.since_s >= for_s:
                     alert = replace(alert, state="firing", fired_wall_s=history.wall_s)
                     changes.append(alert)

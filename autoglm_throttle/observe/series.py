@@ -51,13 +51,18 @@ class _Ring:
         row = self.values[start : start + self.width]
         return None if step > self.newest or math.isnan(row[0]) else row
 
+    def value(self, step: int) -> float | None:
+        """Return the first column of a step."""
+        value = self.values[step % self.slots * self.width]
+        return None if step > self.newest or value != value else value  # noqa: PLR0124 - NaN
+
     def known(self, steps: range) -> list[float]:
         """Return the first column without its gaps."""
-        start, end = steps.start % self.slots, min(steps.stop, self.newest + 1) % self.slots
         if steps.start > self.newest or not steps:
             return []
-        column = self.values[:: self.width]
-        rows = column[start:end] if start < end else column[start:] + column[:end]
+        width, values = self.width, self.values
+        start, end = (at % self.slots * width for at in (steps.start, min(steps.stop, self.newest + 1)))
+        rows = values[start:end:width] if start < end else values[start::width] + values[:end:width]
         return [value for value in rows if not math.isnan(value)] if math.isnan(sum(rows)) else rows.tolist()
 
     def increases(self, steps: range) -> list[float] | None:
@@ -137,16 +142,17 @@ class History:
         """Return the values of a series, the newest one last; None: a gap. Without a window all steps."""
         ring = self._rings[name].get(labels)
         steps = self._window(window_s, offset_s)
-        rows = [None] * len(steps) if ring is None else map(ring.at, steps)
-        return [None if row is None else row[0] for row in rows]
+        return [None] * len(steps) if ring is None else list(map(ring.value, steps))
 
     def last(self, name: str, *, offset_s: float = 0.0, **match: str) -> dict[Labels, float]:
         """Return the values of one step, by default the newest one; without the series that have none."""
-        found = {}
-        for step in self._window(0.0, offset_s):
-            rows = ((labels, ring.at(step)) for labels, ring in self._matching(name, match))
-            found = {labels: row[0] for labels, row in rows if row is not None}
-        return found
+        rings = self._matching(name, match)
+        return {
+            labels: value
+            for step in self._window(0.0, offset_s)
+            for labels, ring in rings
+            if (value := ring.value(step)) is not None
+        }
 
     def known(self, name: str, window_s: float, **match: str) -> dict[Labels, list[float]]:
         """Return the values of a window without its gaps; without the series that have none."""

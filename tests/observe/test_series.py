@@ -44,6 +44,15 @@ def histogram(*durations_s: float) -> list[float]:
     return counts
 
 
+def test_known_values_of_a_window_are_those_that_are_not_gaps() -> None:
+    made = fed([float(step) for step in range(16)])  # the ring has begun anew: the window is in two parts
+    assert made.known("load", 30.0) == {(): [9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0]}
+    made.record(85.0, 0.0, [("load", (), 17.0)])
+    assert made.known("load", 15.0) == {(): [14.0, 15.0, 17.0]}
+    made.record(100.0, 0.0, [])
+    assert made.known("load", 10.0) == {}
+
+
 @given(st.lists(st.none() | st.floats(0.0, 1.0), max_size=40), st.integers(1, 12))
 def test_values_are_the_newest_ones_with_their_gaps(loads: list[float | None], kept: int) -> None:
     made = fed(loads, kept * 5.0)
