@@ -24,6 +24,7 @@ from autoglm_throttle.limiting.engine_limits import NO_ENGINE
 from autoglm_throttle.limiting.ticket import Ticket
 from autoglm_throttle.settings import BreakerSettings, Settings, SettingSource, settings_table
 from autoglm_throttle.types import (
+    BatcherView,
     BreakerTransition,
     Clock,
     ControlState,
@@ -85,6 +86,8 @@ class Throttle:
         redis: Callable[[], Any] | None = None,
     ) -> None:
         self.settings: Settings = settings if settings is not None else Settings()
+        self.batchers: dict[str, Callable[[], BatcherView | None]] = {}
+        """Name -> view of each micro-batcher that was given this throttle; None: it is gone."""
         self.may_degrade: bool = False
         """Whether any guard has a fallback, or may be shed."""
         self._clock = clock
@@ -328,7 +331,10 @@ class Throttle:
         with parts.settlement.lock:
             snapshot = take_snapshot(self.settings, parts, self.control, self._clock())
         self.admission.flush()
-        return snapshot if guards is None else replace(snapshot, guards=guards.view())
+        batchers = tuple(filter(None, (view() for view in self.batchers.values())))
+        if guards is None and not batchers:
+            return snapshot
+        return replace(snapshot, guards=None if guards is None else guards.view(), batchers=batchers)
 
     # Construction
 

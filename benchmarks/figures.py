@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import autoscale, models, tokens, vllm
+from benchmarks import autoscale, batcher, models, tokens, vllm
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
@@ -26,6 +26,7 @@ from benchmarks.shared.part import peers_part, redis_part
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+BATCHING = ROOT / "docs" / "batching.md"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 GATEWAY = ROOT / "docs" / "gateway.md"
 GUARDS = ROOT / "docs" / "guards.md"
@@ -318,6 +319,7 @@ def pages() -> dict[Path, dict[str, str]]:
     found = json.loads((RESULTS / "models.json").read_text())
     return {
         README: {"cost": cost_part(kept)},
+        BATCHING: {"batcher": batcher.part(json.loads((RESULTS / "batcher.json").read_text()))},
         BENCHMARKS: dict(parts()),
         GATEWAY: dict(gateway_parts()),
         GUARDS: dict(guard_parts()),

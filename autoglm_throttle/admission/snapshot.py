@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autoglm_throttle.admission.counters import DurationHistogram
 from autoglm_throttle.types import (
+    BatcherView,
     ConcurrencyView,
     ControlState,
     DecisionLabel,
@@ -97,6 +98,8 @@ class Snapshot:
     """Fill of the memory available to requests, and the quotas on it; None without ``QUOTAS``."""
     guards: GuardsView | None = None
     """Guarded outbound calls and degraded answers; None before the first guard."""
+    batchers: tuple[BatcherView, ...] = ()
+    """The micro-batchers that were given this throttle."""
     token_counts: TokenCounts | None = None
     """Tokens that were reserved and settled; None without limits in tokens."""
     stale_results: int

@@ -159,6 +159,14 @@ Requests in engines | short | max engine_running_requests engine; max engine_que
 Key-value cache | percentunit | max engine_kv_used_ratio engine
 Tokens | ops | = max by (engine) (rate($engine_tokens_total[$__rate_interval])) -> {{engine}}
 Preemptions | ops | = max by (engine) (rate($engine_preemptions_total[$__rate_interval])) -> {{engine}}
+## Micro-batchers
+Cost of a full batch | short | max batcher_target batcher
+Cost that runs | ops | rate batcher_cost batcher
+Waiting items and running batches | short | sum batcher_waiting batcher; sum batcher_running batcher -> {{batcher}} running
+From submission to result, p95 | s | max batcher_latency_seconds batcher
+Time of items | s | rate batcher_wait_seconds batcher; rate batcher_run_seconds batcher -> {{batcher}} running
+Items | ops | rate batcher_items batcher; rate batcher_full batcher -> {{batcher}} queue full; rate batcher_late batcher -> {{batcher}} too late
+Batches | ops | rate batcher_batches batcher; rate batcher_failed batcher -> {{batcher}} failed
 ## Breakers
 State | short | state breaker_state breaker state
 Calls | ops | rate breaker_calls breaker; rate breaker_rejected breaker cause

@@ -1,4 +1,4 @@
-"""The metrics of the dependencies: the store, the fleet, and the guards with their breakers."""
+"""The metrics of the dependencies: the store, the fleet, the guards with their breakers, and batchers."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def _rejected_calls(inputs: MetricsInput) -> Rows:
 
 
 _BREAKERS: Final = named("guards.breakers")
+_batcher = per(named("batchers"), "batcher")
 _breaker = partial(per(_BREAKERS, "breaker"), "counter")
 
 STORE_METRICS: Final[tuple[MetricSpec, ...]] = (
@@ -121,4 +122,21 @@ GUARD_METRICS: Final[tuple[MetricSpec, ...]] = (
         states("guards.level", DegradationLevel),
         "level",
     ),
+)
+
+BATCHER_METRICS: Final[tuple[MetricSpec, ...]] = (
+    _batcher("gauge", "batcher_target", "Cost at which a batch of this micro-batcher is full."),
+    _batcher("gauge", "batcher_waiting", "Items that wait for a batch."),
+    _batcher("gauge", "batcher_running", "Batches that run."),
+    _batcher(
+        "gauge", "batcher_latency_seconds", "95th percentile of submission to result in one second.", "p95_s"
+    ),
+    _batcher("counter", "batcher_batches", "Batches that ended, with or without an exception."),
+    _batcher("counter", "batcher_failed", "Batches that ended with an exception."),
+    _batcher("counter", "batcher_items", "Items of the batches that ended without one."),
+    _batcher("counter", "batcher_cost", "Their cost."),
+    _batcher("counter", "batcher_run_seconds", "Time in the function of the batcher.", "run_s"),
+    _batcher("counter", "batcher_wait_seconds", "Time in the queue, of all items that ran.", "wait_s"),
+    _batcher("counter", "batcher_full", "Items rejected because the queue was full."),
+    _batcher("counter", "batcher_late", "Items dropped because they would have ended after their deadline."),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from autoglm_throttle.admission.counters import ODDITIES
 from autoglm_throttle.control.memory import FillBasis
 from autoglm_throttle.control.scaling import SCALING_TERMS
-from autoglm_throttle.observe.dependency_metrics import GUARD_METRICS, STORE_METRICS
+from autoglm_throttle.observe.dependency_metrics import BATCHER_METRICS, GUARD_METRICS, STORE_METRICS
 from autoglm_throttle.observe.gpu_metrics import ENGINE_METRICS, GPU_METRICS, SOURCE_METRICS
 from autoglm_throttle.observe.host_metrics import HOST_METRICS
 from autoglm_throttle.observe.metric import (
@@ -406,6 +406,7 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     ),
     *STORE_METRICS,
     *GUARD_METRICS,
+    *BATCHER_METRICS,
     *GPU_METRICS,
     *ENGINE_METRICS,
     *SOURCE_METRICS,

@@ -31,6 +31,7 @@ from autoglm_throttle.store.protocol import StoreErrorKind, StoreStats
 from autoglm_throttle.store.shared_limits import StoreView
 from autoglm_throttle.testing import FakeGpu, ManualClock, ManualThrottle, throttle_for_tests
 from autoglm_throttle.types import (
+    BatcherView,
     BreakerCause,
     BreakerState,
     BreakerView,
@@ -131,6 +132,7 @@ BREAKER = BreakerView(
     would_reject=6,
     stale_results=3,
 )
+BATCHER = BatcherView("embed", 8.0, 3, 3.5, 1, 40, 2, 300, 310.0, 4.5, 6.5, 7, 5, 0.4, 0.01, 0.02)
 GUARDS = GuardsView(
     breakers=(BREAKER,),
     level=DegradationLevel.STALE,
@@ -244,5 +246,6 @@ def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
         **dict.fromkeys(("queue_time", "first_token", "inter_token"), dict.fromkeys(Priority, WAITED)),
         "pressure": {"demand": 2.0, "memory": 0.5},
         "would_reject": {(Priority.LOW, Reason.QUEUE): 7},
+        "batchers": (BATCHER,),
     } | shown
     return throttle
