@@ -180,7 +180,9 @@ class ControlLoop:
 
     def replicas_ratio(self, now: float) -> float | None:
         """Return the wanted replicas over the present ones; None: not known. Called under the lock."""
-        return self._replicas.update(self.pressure(now), now)
+        ratio = self._replicas.update(terms := self.pressure(now), now)
+        # Without the demand the other terms would mislead: they are low while requests are rejected.
+        return ratio if "demand" in terms else None
 
     def _clock(self) -> float:
         return self._settlement.clock()

@@ -116,11 +116,12 @@ def _inflight_limit(inputs: MetricsInput) -> Rows:
 
 
 def _scale_hold(inputs: MetricsInput) -> Rows:
-    view = inputs.snapshot.view
-    verdicts = () if view is None else view.verdicts.values()
+    snapshot = inputs.snapshot
+    verdicts = () if snapshot.view is None else snapshot.view.verdicts.values()
     faulty = any(one.condition in _FAULTY for one in verdicts)
-    lost = any(device.health == "lost" for device in inputs.snapshot.devices)
-    yield (), float(faulty or lost or inputs.snapshot.control.telemetry in _OLD_SAMPLE)
+    lost = any(device.health == "lost" for device in snapshot.devices)
+    unknown = snapshot.replicas_ratio is None or snapshot.control.telemetry in _OLD_SAMPLE
+    yield (), float(faulty or lost or unknown)
 
 
 def _load_signal(inputs: MetricsInput) -> Rows:
@@ -292,7 +293,8 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     ),
     gauge(
         "scale_hold",
-        "1 while replicas must not be removed: telemetry is stale or blind, or a device is lost or stalled.",
+        "1 while replicas must not be removed: telemetry is stale or blind, a device is lost or stalled, or "
+        "the ratio is not known.",
         _scale_hold,
     ),
     gauge(

@@ -21,7 +21,7 @@ def test_ratio_is_the_demand_without_other_terms() -> None:
 
 
 def test_ratio_is_the_fullest_of_the_terms() -> None:
-    throttle = throttle_for_tests(gpu_memory_target=0.5)
+    throttle = throttle_for_tests(policy="adaptive", gpu_memory_target=0.5)
     throttle.gpu.memory_used_bytes, throttle.gpu.memory_total_bytes = 10, 100
     throttle.tick()
     throttle.gpu.memory_used_bytes = 80
@@ -30,18 +30,23 @@ def test_ratio_is_the_fullest_of_the_terms() -> None:
     assert value(throttle, "desired_replicas_ratio") == pytest.approx(1.6, abs=0.01)
 
 
-def test_unlimited_service_without_telemetry_has_no_ratio() -> None:
-    assert value(throttle_for_tests(policy="fixed"), "desired_replicas_ratio") is None
+@pytest.mark.parametrize("policy", ["fixed", "tiers"])
+def test_service_without_concurrency_limit_has_no_ratio_and_holds(policy: str) -> None:
+    throttle = throttle_for_tests(policy=policy)
+    throttle.gpu.memory_used_bytes, throttle.gpu.memory_total_bytes = 10, 100
+    throttle.tick(3)  # a little memory in use is no reason to remove a replica
+    assert value(throttle, "desired_replicas_ratio") is None
+    assert value(throttle, "scale_hold") == 1.0
 
 
 def test_healthy_devices_do_not_hold() -> None:
-    throttle = throttle_for_tests()
+    throttle = throttle_for_tests(policy="adaptive")
     throttle.tick()
     assert value(throttle, "scale_hold") == 0.0
 
 
 def test_old_telemetry_holds() -> None:
-    throttle = throttle_for_tests()
+    throttle = throttle_for_tests(policy="adaptive")
     throttle.tick()
     throttle.clock.advance(30.0)
     assert throttle.control_state().telemetry.value in {"stale", "blind"}
@@ -49,7 +54,7 @@ def test_old_telemetry_holds() -> None:
 
 
 def test_lost_device_holds() -> None:
-    throttle = throttle_for_tests()
+    throttle = throttle_for_tests(policy="adaptive")
     throttle.tick()
     throttle.gpu.lose()
     throttle.tick(3)
