@@ -247,5 +247,6 @@ def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
         "pressure": {"demand": 2.0, "memory": 0.5},
         "would_reject": {(Priority.LOW, Reason.QUEUE): 7},
         "batchers": (BATCHER,),
+        "replicas_ratio": 1.4,
     } | shown
     return throttle

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from autoglm_throttle import Demand, Priority
@@ -31,7 +33,7 @@ def test_ratio_is_the_fullest_of_the_terms() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fixed", "tiers"])
-def test_service_without_concurrency_limit_has_no_ratio_and_holds(policy: str) -> None:
+def test_service_without_concurrency_limit_has_no_ratio_and_holds(policy: Literal["fixed", "tiers"]) -> None:
     throttle = throttle_for_tests(policy=policy)
     throttle.gpu.memory_used_bytes, throttle.gpu.memory_total_bytes = 10, 100
     throttle.tick(3)  # a little memory in use is no reason to remove a replica
