@@ -157,12 +157,13 @@ class AdaptiveBatcher(Generic[T, R]):
             TooLate: it could not have ended before its deadline.
             BatcherClosed: the batcher was closed.
             BatchContractError: the function returned a wrong number of results.
-            ValueError: ``cost`` is not above 0 and finite.
+            ValueError: ``cost`` or ``deadline_s`` is not above 0 and finite.
             RuntimeError: items of another running event loop wait or run.
             Exception: raised by the function for the batch, or returned for this item.
         """
-        if not 0.0 < cost < math.inf:
-            raise ValueError(f"cost must be above 0 and finite: {cost!r}")
+        within_s = self.slo_s if deadline_s is None else deadline_s
+        if not (0.0 < cost < math.inf and 0.0 < within_s < math.inf):
+            raise ValueError(f"cost and deadline_s must be above 0 and finite: {cost!r}, {within_s!r}")
         loop = self._bind()
         now = self._clock()
         gap_s, self._arrived_s = now - self._arrived_s, now
@@ -172,7 +173,6 @@ class AdaptiveBatcher(Generic[T, R]):
             mean_s = gap_s if self._gap_s == math.inf else self._gap_s
             self._gap_s = mean_s + GAP_WEIGHT * (gap_s - mean_s)
         future: asyncio.Future[R] = loop.create_future()
-        within_s = self.slo_s if deadline_s is None else deadline_s
         waiting = BatchItem((item, future), priority, cost, now, now + within_s)
         evicted = self._queue.push(waiting)
         if evicted is not None:
@@ -295,7 +295,7 @@ class AdaptiveBatcher(Generic[T, R]):
             results = await self._call([item.payload[0] for item in batch])
         except asyncio.CancelledError:
             for item in batch:
-                _fail(item, BatcherClosed("the batcher was closed while this item ran"))
+                _fail(item, BatcherClosed("the batch of this item was cancelled"))
             raise
         except Exception as error:  # noqa: BLE001 - each caller gets it
             self._record_failure(batch, error)

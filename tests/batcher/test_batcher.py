@@ -358,7 +358,7 @@ def test_close_cancels_what_does_not_end_in_time(run: Run, make: Make) -> None:
 
     first, second, third = run(main())
     assert first == 0
-    assert str(second) == "the batcher was closed while this item ran"
+    assert str(second) == "the batch of this item was cancelled"
     assert str(third) == "the batcher was closed before this item ran"
 
 
@@ -425,10 +425,11 @@ def test_wrong_arguments_are_all_named(wrong: dict[str, float], text: str) -> No
         AdaptiveBatcher(Engine(), **{"slo_s": 1.0, **wrong})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("cost", [0.0, -1.0, float("inf"), float("nan")])
-def test_wrong_cost_is_an_error(run: Run, make: Make, cost: float) -> None:
-    with pytest.raises(ValueError, match="cost must be above 0"):
-        run(make(Engine()).submit(1, cost=cost))
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["cost", "deadline_s"])
+def test_wrong_cost_or_deadline_is_an_error(run: Run, make: Make, name: str, wrong: float) -> None:
+    with pytest.raises(ValueError, match="cost and deadline_s must be above 0"):
+        run(make(Engine()).submit(1, **{name: wrong}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
