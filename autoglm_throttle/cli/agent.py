@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -71,6 +72,7 @@ def serve(settings: Settings, host: str, port: int, wait: Callable[[], object]) 
     except OSError as error:
         raise ThrottleError(f"{host}:{port}: {error.strerror}") from error
     write(f"metrics of this host on http://{host}:{server.server_port}/metrics")
+    sys.stdout.flush()  # a pipe, as that of a service manager, would get the line when the process ends
     throttle.start()
     try:
         wait()
