@@ -444,7 +444,7 @@ def test_wrong_cost_or_deadline_is_an_error(run: Run, make: Make, name: str, wro
 def test_telemetry_bounds_the_growth(
     loop: VirtualLoop, run: Run, make: Make, memory_ratio: float, device: dict[str, float], grows: float
 ) -> None:
-    gpu = FakeGpu()
+    gpu = FakeGpu(clock=loop.clock)
     gpu.memory_used_bytes = int(memory_ratio * 80e9)
     gpu.memory_total_bytes = int(80e9)
     for name, value in device.items():

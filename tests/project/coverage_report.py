@@ -26,8 +26,11 @@ ROOT = Path(__file__).parents[2]
 DATA = (ROOT / ".coverage").__fspath__()
 
 FOLLOWED = (
-    "tests/asgi/test_sse.py",
+    "tests/admission/",
+    "tests/asgi/",
+    "tests/cli/load_tests/",
     "tests/control/",
+    "tests/gateway/",
     "tests/gpu/",
     "tests/limiting/",
     "tests/observe/",
