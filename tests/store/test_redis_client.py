@@ -191,7 +191,7 @@ class TestOnServers:
         before = open_files()
         for _ in range(300):
             asyncio.run(request())
-        assert open_files() == before
+        assert open_files() <= before  # fewer: a thread of an earlier test has ended meanwhile
         assert clients.made == 301
         gc.collect()
         assert int(own_server.info("clients")["connected_clients"]) <= 2
