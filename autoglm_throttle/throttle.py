@@ -331,7 +331,8 @@ class Throttle:
         with parts.settlement.lock:
             snapshot = take_snapshot(self.settings, parts, self.control, self._clock())
         self.admission.flush()
-        batchers = tuple(filter(None, (view() for view in self.batchers.values())))
+        # A list: another thread may create a batcher meanwhile.
+        batchers = tuple(filter(None, (view() for view in list(self.batchers.values()))))
         if guards is None and not batchers:
             return snapshot
         return replace(snapshot, guards=None if guards is None else guards.view(), batchers=batchers)
