@@ -376,6 +376,8 @@ class Throttle:
         """Build all parts anew in a forked child: threads and held locks of the parent are not here."""
         # A permit of the parent settles into the parent's counters, which nothing reads here.
         keep_parent_part((self.admission, self.control))
+        if self.control.nginx_flags is not None:
+            self.control.nginx_flags.leave_lock()
         guards, providers = self._guards, self.control.monitor.providers
         for provider in providers:
             with contextlib.suppress(Exception):  # one provider's fault must not leave the others unprepared

@@ -6,8 +6,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autoglm_throttle._runtime import weak_method
 from autoglm_throttle.admission.controller import AdmissionController
 from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
 from autoglm_throttle.control.latency import LatencyPercentile
@@ -31,6 +34,7 @@ from autoglm_throttle.types import (
 )
 
 if TYPE_CHECKING:
+    from autoglm_throttle.admission.nginx_flags import NginxFlags
     from autoglm_throttle.control.adaptive import Controller
 
 # Factor between the learned objective and the first one from which an event reports it.
@@ -79,6 +83,8 @@ class ControlLoop:
         self.monitor: GpuMonitor = GpuMonitor(
             settings.gpu, settings.verdict, providers, self.observe, self.source_lost, self._settlement.clock
         )
+        # Not with ``sampling="manual"``, which runs no threads.
+        self.nginx_flags: NginxFlags | None = self._create_flags(settings) if wakes_samplers else None
         if not self.monitor.has_sources:
             # With GPU=none a warning is due only where the tier table can never act.
             acts_by_table = settings.control.policy is Policy.TIERS
@@ -143,9 +149,13 @@ class ControlLoop:
             self.is_sampling = is_sampling
             self.current(now)
         self._admission.flush()
+        if self.nginx_flags is not None:
+            self.nginx_flags.start()
 
     def stopped(self) -> None:
         """Record that the GPUs are no longer read; the next request starts it again."""
+        if self.nginx_flags is not None:
+            self.nginx_flags.stop()
         with self._settlement.lock:
             self.is_sampling = False
             self._publish(self._admission.control_state, self._clock())
@@ -170,6 +180,15 @@ class ControlLoop:
             self.monitor.wake(now)
         self.state()
 
+    def factor_for_nginx(self) -> float:
+        """Return the factor by which nginx may reject requests; in a dry run it may reject none."""
+        if self._admission.parts.dry_run:
+            return 1.0
+        factor = self.state().factor
+        if factor < 1.0:  # nginx may let no request through that would wake idle samplers
+            self.monitor.wake(self._clock())
+        return factor
+
     def pressure(self, now: float) -> dict[str, float]:
         """Return the known terms of the pressure: load over its target."""
         terms = dict(self.controller.tracker.pressure.terms)
@@ -183,6 +202,21 @@ class ControlLoop:
         ratio = self._replicas.update(terms := self.pressure(now), now)
         # Without the demand the other terms would mislead: they are low while requests are rejected.
         return ratio if "demand" in terms else None
+
+    def _create_flags(self, settings: Settings) -> NginxFlags | None:
+        if settings.control.nginx_flags_dir is None:
+            return None
+        from autoglm_throttle.admission.nginx_flags import NginxFlags, tier_factors
+
+        flags = NginxFlags(
+            Path(settings.control.nginx_flags_dir),
+            tier_factors(settings),
+            weak_method(self.factor_for_nginx),
+            partial(self._admission.record_oddity, "nginx_flags"),
+            self._settlement.clock,
+        )
+        flags.stop_with(self)
+        return flags
 
     def _clock(self) -> float:
         return self._settlement.clock()

@@ -25,7 +25,7 @@ LIMITED_USERS = 1_000
 
 ODDITIES = (  # Names of handled and counted oddities: a closed set, also the metric label
     *("behind_proxy", "identify_failed", "disconnected_in_queue", "malformed_deadline"),
-    *("malformed_scope", "unknown_priority", "body_timeout", "slow_reader"),
+    *("malformed_scope", "unknown_priority", "body_timeout", "slow_reader", "nginx_flags"),
 )
 
 

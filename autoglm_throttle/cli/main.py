@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "agent": "read the GPUs of this host for its fleet, and serve their metrics; no app",
     "gateway": "put the limits in front of servers that take no middleware: a reverse proxy",
     "dashboards": "write the alert rules for Prometheus and the dashboard for Grafana",
+    "nginx": "print the configuration of nginx as a second tier in front of the service",
     "ports": "write the metrics ports of all workers as targets for Prometheus",
     "demo": "run a simulated service under load, on loopback",
     "load": "send load to a service and report the results",

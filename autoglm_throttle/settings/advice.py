@@ -40,6 +40,7 @@ READING_POLICIES: Final = _by_name(
         "wait_budget fairness period_s period_completions": WITH_LIMIT,
         "slo_ttft_s slo_ttft_high_s slo_ttft_mid_s slo_ttft_low_s": WITH_LIMIT,
         "signal tiers tier_samples gpu_queue_target gpu_kv_target gpu_pressure_terms": _BY_TABLE,
+        "nginx_flags_dir": _BY_TABLE,
         "tier_release_samples tier_release_margin_pct tier_recovery_step gpu_unknown": (Policy.TIERS,),
         "adaptive_headroom adaptive_release_samples reserve_mid reserve_low": (Policy.ADAPTIVE,),
         "slo_s gpu_memory_target degrade_shed_at degrade_stale_at degrade_static_at": _ALL_BUT_FIXED,

@@ -118,6 +118,8 @@ def _contradictions(v: Values) -> Iterator[tuple[str, str, str, str]]:
         message = f"needs sample_interval_max_s to be at least SAMPLE_INTERVAL_S, {interval} s"
         hint = "raise sample_interval_max_s, or lower SAMPLE_INTERVAL_S"
         yield "sample_adaptive", "sample_interval_s sample_interval_max_s", message, hint
+    if v["nginx_flags_dir"] is not None and not find_spec("fcntl"):
+        yield "nginx_flags_dir", "", "needs a system with file locks (flock)", "leave it out on Windows"
     if v["signal"] is Signal.PRESSURE and not v["gpu_pressure_terms"]:
         message = "must name a term with SIGNAL=pressure"
         yield "gpu_pressure_terms", "signal", message, "else the table never has a signal"

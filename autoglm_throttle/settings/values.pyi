@@ -99,6 +99,7 @@ class ValuesBesideGpu(TypedDict, total=False):
     tier_recovery_step: float | str
     adaptive_headroom: float | str
     adaptive_release_samples: int
+    nginx_flags_dir: str | None
     rate_high_rps: float | str
     rate_mid_rps: float | str
     rate_low_rps: float | str

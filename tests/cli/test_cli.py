@@ -105,6 +105,9 @@ CASES: dict[str, tuple[int, list[str], dict[str, str]]] = {
     "tiers_adaptive": (0, ["tiers"], ADAPTIVE),
     "tiers_concurrency": (0, ["tiers"], {"POLICY": "concurrency", "INFLIGHT_MAX": "32", "DRY_RUN": "true"}),
     "tiers_pressure": (0, ["tiers"], {"POLICY": "tiers", "SIGNAL": "pressure"}),
+    "nginx_literal": (0, ["nginx"], {"POLICY": "tiers", "NGINX_FLAGS_DIR": "/run/throttle"}),
+    "nginx_fixed": (0, ["nginx", "--priority", "mid"], {"POLICY": "fixed", "RATE_MID_RPS": "10/m"}),
+    "nginx_without_folder": (1, ["nginx"], {"POLICY": "tiers"}),
     "tiers_fixed": (0, ["tiers"], {"POLICY": "fixed", "RATE_HIGH_RPS": "10/m"}),
 }
 

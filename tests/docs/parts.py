@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from autoglm_throttle import Demand, Permit, Priority, Rejection, Settings, ThrottleMiddleware
+from autoglm_throttle.cli.nginx import EdgeConfiguration, edge_tiers
 from autoglm_throttle.settings import settings_table
 from autoglm_throttle.settings.groups import GROUP_OF
 from autoglm_throttle.testing import ManualThrottle, throttle_for_tests
@@ -22,6 +23,7 @@ from examples.existing_service import app
 
 ROOT = Path(__file__).parents[2]
 START = ROOT / "docs" / "getting-started.md"
+NGINX = ROOT / "docs" / "nginx.md"
 CLIENTS = ROOT / "docs" / "responses.md"
 
 
@@ -34,6 +36,15 @@ def first_settings() -> str:
         if known.starred
     )
     return f"| variable | default | meaning |\n|---|---|---|\n{rows}"
+
+
+def nginx() -> str:
+    """The configuration of nginx for the default settings."""
+    settings = Settings()
+    edge = EdgeConfiguration(
+        settings, edge_tiers(settings, Priority.HIGH), "/run/autoglm-throttle", ["127.0.0.1:8000"]
+    )
+    return f"```nginx\n{edge.text('all', '80')}\n```\n"
 
 
 def limited() -> ManualThrottle:
@@ -92,6 +103,7 @@ def made() -> Mapping[Path, Mapping[str, str]]:
     return {
         **figures.pages(),
         START: {"settings": first_settings()},
+        NGINX: {"nginx": nginx()},
         CLIENTS: {**answers, "rejected": refusal(rejected())},
     }
 

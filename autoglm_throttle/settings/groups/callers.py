@@ -165,7 +165,7 @@ class CallerSettings(Group):
 class ResponseSettings(Group):
     """Settings of responses."""
 
-    environment: ClassVar[str] = "HEADERS RETRY_AFTER_MAX_S"
+    environment: ClassVar[str] = "HEADERS"
 
     headers: Annotated[HeaderStyle, choice(HeaderStyle)] = HeaderStyle.AUTO
     """RateLimit headers of draft-ietf-httpapi-ratelimit-headers-11 (ietf), those and X-RateLimit (legacy),

@@ -4,7 +4,15 @@ from itertools import pairwise
 from typing import Annotated, ClassVar, Final
 
 from autoglm_throttle.settings import field_types as f
-from autoglm_throttle.settings.field_types import FieldType, FieldTypeError, choice, number, plain, whole
+from autoglm_throttle.settings.field_types import (
+    FieldType,
+    FieldTypeError,
+    choice,
+    number,
+    plain,
+    whole,
+    word,
+)
 from autoglm_throttle.settings.groups.base import Group
 from autoglm_throttle.types import BorrowMode, Fairness, Policy, Signal, WebSocketMode
 
@@ -58,10 +66,18 @@ TIER_TABLE: Final = FieldType(
 )
 
 
+# It stands in the configuration of nginx, where other characters would need quoting.
+FLAGS_DIR: Final = word(
+    r"/[A-Za-z0-9._/-]{1,200}",
+    "the absolute path of a folder, of letters, digits, . _ - and /",
+    "/run/autoglm-throttle",
+)
+
+
 class ControlSettings(Group):
     """Settings of the control loop and the tier table."""
 
-    environment: ClassVar[str] = "POLICY* SIGNAL DRY_RUN* TIERS* TIER_SAMPLES"
+    environment: ClassVar[str] = "POLICY* SIGNAL DRY_RUN* TIERS* TIER_SAMPLES NGINX_FLAGS_DIR"
 
     policy: Annotated[Policy, choice(Policy, gate=Policy.CONCURRENCY)] = Policy.ADAPTIVE
     """tiers: the table of TIERS scales the rates, with or without traffic. concurrency: an adaptive
@@ -88,6 +104,9 @@ class ControlSettings(Group):
     """Under adaptive no rate falls below this multiple of the throughput. [simulated]"""
     adaptive_release_samples: Annotated[int, whole(1, 1000, "samples")] = 2
     """Samples without queued requests before adaptive restores the rates. [simulated]"""
+    nginx_flags_dir: Annotated[str, FLAGS_DIR] | None = None
+    """Folder of the flag files by which nginx as a second tier knows the factor in force; it is made, and its
+    parent must exist. Not set: no flag is written."""
 
 
 class RateSettings(Group):
