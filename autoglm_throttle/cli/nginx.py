@@ -40,11 +40,14 @@ class EdgeTier:
     rate_rps: float
 
     @property
+    def per_minute(self) -> int:
+        """Requests per minute; nginx knows whole numbers, so it is at most one more than the rate says."""
+        return max(1, math.ceil(round(60.0 * self.rate_rps, 6)))
+
+    @property
     def rate(self) -> str:
-        """The rate in the notation of nginx, which knows whole numbers per second and per minute only."""
-        if self.rate_rps >= 1.0 and self.rate_rps.is_integer():
-            return f"{int(self.rate_rps)}r/s"
-        return f"{max(1, math.ceil(round(60.0 * self.rate_rps, 6)))}r/m"
+        """The rate in the notation of nginx."""
+        return f"{self.per_minute}r/m" if self.per_minute % 60 else f"{self.per_minute // 60}r/s"
 
     @property
     def burst(self) -> int:
@@ -56,7 +59,7 @@ def edge_tiers(settings: Settings, priority: Priority) -> list[EdgeTier]:
     """Return the tiers of the table in force, with the rates of a priority, from the highest down."""
     rate_rps = settings.rates.rates_rps[priority]
     return [
-        EdgeTier(tier_name(factor), factor, round(rate_rps * factor, 3)) for factor in tier_factors(settings)
+        EdgeTier(tier_name(factor), factor, round(rate_rps * factor, 9)) for factor in tier_factors(settings)
     ]
 
 
@@ -133,7 +136,7 @@ class EdgeConfiguration:
 
     def text(self, part: str, listen: str) -> str:
         """Return a part of the configuration: ``http``, ``server``, or ``all``."""
-        rates = ", ".join(f"{plain(tier.rate_rps)} at tier {tier.name}" for tier in self._open)
+        rates = ", ".join(f"{plain(round(tier.rate_rps, 3))} at tier {tier.name}" for tier in self._open)
         lines = ["# Made by `autoglm-throttle nginx`.", f"# Requests/s of one address: {rates}."]
         if part in {"all", "http"}:
             lines += self._http_lines()
@@ -186,7 +189,7 @@ class EdgeConfiguration:
         yield "    proxy_pass http://throttle_service;"
         yield "}"
         yield from _answer("closed", 503, "Service Unavailable", "gpu:overload", CLOSED_RETRY_S)
-        wait_s = max(1, math.ceil(1.0 / self._open[-1].rate_rps))
+        wait_s = math.ceil(60 / self._open[-1].per_minute)
         yield from _answer("limited", 429, "Too Many Requests", "rate:address", wait_s)
 
 

@@ -38,6 +38,8 @@ def test_rates_equal_those_of_the_tiers_table(run: Run, priority: str) -> None:
         (0.7, "42r/m", 1),
         (0.0101, "1r/m", 1),
         (0.02, "2r/m", 1),
+        (10 / 60, "10r/m", 1),
+        (1000 * 0.57, "570r/s", 57),
         (1_000_000.0, "1000000r/s", 100_000),
     ],
 )

@@ -61,6 +61,7 @@ BAD: dict[str, list[object]] = {
     "tier_release_samples": ["0"],
     "tier_release_margin_pct": ["-1", "101"],
     "tier_recovery_step": ["0", "1.1"],
+    "nginx_flags_dir": ["run/flags", "/run/a b", "/run/$tier", "/" + "x" * 201, 5],
     "user_limit": ["0/second", "1/s;2/s", "fast", 5, [5], [None], "1/s;2/2s;3/3s;4/4s;5/5s"],
     "user_limit_high": ["-5/s"],
     "user_limit_mid": ["16777216/s"],

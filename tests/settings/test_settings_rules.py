@@ -188,6 +188,7 @@ GIVEN: dict[str, tuple[object, str]] = {
     "tier_release_samples": (3, "tiers"),
     "tier_release_margin_pct": (5, "tiers"),
     "tier_recovery_step": (0.1, "tiers"),
+    "nginx_flags_dir": ("/run/throttle", "adaptive tiers"),
     "deadline_header": ("x-deadline", "adaptive concurrency"),
     "gpu_unknown": ("last", "tiers"),
     "gpu_memory_target": (0.8, "adaptive concurrency"),
