@@ -22,6 +22,7 @@ from benchmarks.instructions_part import cost_part, instructions_part
 from benchmarks.loop import table
 from benchmarks.overload import LAG_S
 from benchmarks.overloaded import ROWS
+from benchmarks.scaled import part as scaled
 from benchmarks.shared.part import peers_part, redis_part
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +32,7 @@ BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 GATEWAY = ROOT / "docs" / "gateway.md"
 GUARDS = ROOT / "docs" / "guards.md"
 HEADLINE = ROOT / "docs" / "headline.md"
+REDIS_SCALE = ROOT / "docs" / "redis-scale.md"
 TOKENS = ROOT / "docs" / "token-limits.md"
 VLLM = ROOT / "docs" / "vllm.md"
 SCALING = ROOT / "docs" / "scaling.md"
@@ -276,6 +278,15 @@ def token_parts() -> Iterator[tuple[str, str]]:
         yield "tokens", tokens.tokens_part(json.loads(path.read_text()))
 
 
+def redis_scale_parts() -> Iterator[tuple[str, str]]:
+    """Generate the parts of the page about more than one Redis: name and content."""
+    kept = json.loads((RESULTS / "redis_scale.json").read_text())
+    yield "redis-server", scaled.server_part(kept)
+    yield "redis-loads", scaled.load_part(kept)
+    yield "redis-leases", scaled.lease_part(kept)
+    yield "redis-partition", scaled.partition_part(kept)
+
+
 def gateway_part(kept: Mapping[str, Any]) -> str:
     """Render throughput and CPU of both proxies."""
     medians = kept["medians"]
@@ -325,6 +336,7 @@ def pages() -> dict[Path, dict[str, str]]:
         GUARDS: dict(guard_parts()),
         HEADLINE: dict(headline_parts()),
         LATENCY: {"latency-model": models.latency_part(found), "leaks": models.leak_part(found)},
+        REDIS_SCALE: dict(redis_scale_parts()),
         SCALING: {"autoscale": autoscale.part(json.loads((RESULTS / "autoscale.json").read_text()))},
         TOKENS: dict(token_parts()),
         VLLM: {"vllm": vllm.part(json.loads((RESULTS / f"{vllm.NAME}.json").read_text()))},

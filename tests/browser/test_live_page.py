@@ -136,6 +136,22 @@ def test_each_step_arrives_by_itself(browser: Chromium, served: ServedPage) -> N
     assert browser.said == []
 
 
+def test_a_new_row_leaves_the_other_sections_alone(browser: Chromium, served: ServedPage) -> None:
+    browser.visit(served.url)
+    until(browser, f"{DRAWN} >= 8")
+    browser.value("(window.kept = document.querySelector('#classes .scroll')).focus()")
+    browser.value("window.guards = document.querySelector('#guards table')")
+    with served.throttle.guard("a second one"):
+        pass
+    served.step()
+    until(browser, "document.getElementById('guards').textContent.includes('a second one')")
+    assert browser.value("document.activeElement === window.kept && window.kept.isConnected")
+    assert not browser.value("window.guards.isConnected"), "the section that has changed is made anew"
+    assert (
+        browser.value("[...document.querySelectorAll('#sections > section')].map(({ id }) => id)") == SECTIONS
+    )
+
+
 def test_without_events_the_page_polls(browser: Chromium, served: ServedPage) -> None:
     browser.call("Network.setBlockedURLs", urls=["*/events"])
     try:

@@ -4,8 +4,9 @@ const MAX_FAILURES = 2, STALE_STEPS = 3, HEIGHT_PX = 200, ROW = 24, WIDTH = 1000
 const SVG = "http://www.w3.org/2000/svg", DASHES = [[], [8, 4], [2, 4], [8, 4, 2, 4]];
 const NOT_KNOWN = "–";
 const plots = new Map(); // id of a plot -> its values and its drawing
+const structures = new Map(); // id of a section -> its structure
 const byId = (id) => document.getElementById(id);
-let latest = null, failures = 0, polling = 0, source = null, structure = "";
+let latest = null, failures = 0, polling = 0, source = null;
 
 function element(name, properties = {}, children = []) {
   const made = Object.assign(document.createElement(name), properties);
@@ -55,12 +56,16 @@ function fill({ id, pairs, tables }) {
     shades?.flat().forEach((shade, position) => { cells[position].className = shade ? `shade${shade}` : ""; });
   });
 }
-/** Everything of a document but its texts and values: if it changes, the sections are made anew. */
-const structureOf = ({ sections, plots: all }) => JSON.stringify([
-  sections.filter(({ id }) => id !== "configuration").map(({ id, pairs, tables }) =>
-    [id, pairs.map(([name]) => name), tables.map(({ head, rows }) => [head, rows.length])]),
-  all.map(({ id, series }) => [id, series.map(({ name }) => name)]),
+const plotsOf = (section, all) => all.filter((plot) => plot.section === section);
+/** Everything of a section but its texts and values: if it changes, the section is made anew. */
+const structureOf = ({ id, pairs, tables }, all) => JSON.stringify([
+  id, pairs.map(([name]) => name), tables.map(({ head, rows }) => [head, rows.length]),
+  plotsOf(id, all).map(({ id: plot, series }) => [plot, series.map(({ name }) => name)]),
 ]);
+/** Whether a message, which has no configuration, differs from what is shown by texts and values alone. */
+const fits = ({ sections, plots: all }) =>
+  sections.every((section) => structures.get(section.id) === structureOf(section, all)) &&
+  [...structures.keys()].every((id) => id === "configuration" || sections.some((section) => section.id === id));
 
 // Plots: lines by uPlot, with a common cursor; a strip of states as SVG.
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -135,13 +140,18 @@ function forgetDrawings() {
 
 // Documents.
 function show(whole) {
-  const next = structureOf(whole);
+  const shownNow = byId("sections"), before = new Map(structures);
   forgetDrawings();
   plots.clear();
+  structures.clear();
   for (const plot of whole.plots) plots.set(plot.id, { plot, lines: null });
-  if (next !== structure) byId("sections").replaceChildren(...whole.sections.map((section) =>
-    sectionOf(section, whole.plots.filter((plot) => plot.section === section.id))));
-  structure = next;
+  for (const section of whole.sections) structures.set(section.id, structureOf(section, whole.plots));
+  for (const node of [...shownNow.children])
+    if (before.get(node.id) !== structures.get(node.id)) node.remove();
+  whole.sections.forEach((section, index) => { // those that stay are not moved, which would take their focus
+    if (shownNow.children[index]?.id !== section.id)
+      shownNow.insertBefore(sectionOf(section, plotsOf(section.id, whole.plots)), shownNow.children[index] ?? null);
+  });
   update(whole);
 }
 function update(document_) {
@@ -156,7 +166,7 @@ function update(document_) {
 async function receive(message) {
   if (latest && message.step === latest.step) return;
   const follows = latest && message.step === latest.step + 1 && message.process === latest.process;
-  if (!follows || structureOf(message) !== structure) return load();
+  if (!follows || !fits(message)) return load();
   for (const { id, series } of message.plots) {
     plots.get(id).plot.series.forEach(({ values }, index) => {
       values.push(series[index].values[0]);

@@ -1,0 +1,1 @@
+"""Many processes on one store, in virtual time."""
