@@ -191,7 +191,7 @@ def test_one_lost_device_of_two_halves_capacity(faults: Faults) -> None:
 def test_a_hang_is_stale_within_three_seconds_and_late_before(faults: Faults) -> None:
     assert faults.walked("hung")[-2:] == ["late", "stale"]
     wrong = [(state == "stale") is not (age_s > STALE_S) for state, age_s in faults.ages_s]
-    # A snapshot reads the clock more than once: the one in which the age passes the limit may show either state.
+    # A snapshot reads the clock more than once: at the moment of the change it may show either state.
     assert not any(one and next_one for one, next_one in pairwise(wrong)), faults.ages_s
     assert set(faults.answers["hung"]) == {200}
 
