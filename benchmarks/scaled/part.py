@@ -20,8 +20,8 @@ def server_part(kept: Mapping[str, Any]) -> str:
         "| checks in a call | time of a check | checks/s of one thread |\n|---|---|---|\n"
         f"{rows}\n"
         f"A call takes {server['call_us']:.0f} µs and {server['check_us']:.1f} µs for each check in it. That "
-        f"is under load: a server with little to do takes {idle_us:.0f} µs for a call of one check, most of it "
-        "to wake up.\n\n"
+        f"is under load: a server with little to do takes {idle_us:.0f} µs for a call of one check, most "
+        "of it to wake up.\n\n"
         f"A user with one request takes {memory['bytes_per_user']:.0f} bytes: all {kept['users']:,} users "
         f"{memory['all_users_gb']:.1f} GB. At 20,000 requests/s with a window of a minute "
         f"{memory['active_users_even']:,} users are counted at a time if all are alike "
@@ -72,8 +72,8 @@ def partition_part(kept: Mapping[str, Any]) -> str:
     """Render the partition."""
     cut = kept["partition"]
     return (
-        "300 of 1,000 processes lose the network to Redis for three seconds, at 10,000 requests/s, a fifth of "
-        f"them of one user. All notice, and a request waits {cut['wait_p99_ms']:.0f} ms at most. The user "
+        "300 of 1,000 processes lose the network to Redis for three seconds, at 10,000 requests/s, a fifth "
+        f"of them of one user. All notice, and a request waits {cut['wait_p99_ms']:.0f} ms at most. The user "
         f"that sends most gets {cut['hot_admitted']:.2f} times its limit in that minute, and the user that "
         f"gains most {cut['most_admitted']:.2f} times. {cut['recovery_s']:.2f} s after the network is back "
         f"all processes check with Redis again.\n{_source(kept)}"
