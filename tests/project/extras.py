@@ -8,6 +8,8 @@ Run by the workflow in an environment with the package, one extra and nothing el
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -55,13 +57,57 @@ def httpx() -> None:
     assert import_module("httpx").Client(transport=face.GuardTransport(throttle))
 
 
+def redis() -> None:
+    """Its client is needed where the user names a server."""
+    Throttle(
+        Settings(gpu="none", redis_url="redis://127.0.0.1:1/0", user_limit="5/minute"), sampling="manual"
+    )
+
+
+def otel() -> None:
+    """Its API is needed where the user asks for the export by name."""
+    throttle = Throttle(Settings(gpu="none"), sampling="manual")
+    import_module("autoglm_throttle.observe").export_to_otel(throttle)
+
+
+def gateway() -> None:
+    """Its server and its client are needed before the upstreams are read, of which the second is wrong."""
+    said = printed("gateway", "--upstream", "http://127.0.0.1:1", "--upstream", "no-url")
+    if "no-url" not in said:
+        raise ImportError(said)
+
+
+def completion() -> None:
+    """Its package writes the script of a shell."""
+    said = printed("--print-completion", "bash")
+    if "complete -" not in said:
+        raise ImportError(said)
+
+
+def printed(*words: str) -> str:
+    """Return the output of a command that ends by itself."""
+    output = io.StringIO()
+    with (
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+        contextlib.suppress(SystemExit),
+    ):
+        import_module("autoglm_throttle.cli").main(list(words))
+    return output.getvalue()
+
+
 FEATURES: dict[str, Callable[[], None]] = {
+    "completion": completion,
     "fastapi": fastapi,
+    "gateway": gateway,
     "httpx": httpx,
     "nvml": nvml,
+    "otel": otel,
     "prometheus": prometheus,
+    "redis": redis,
     "traffic": traffic,
 }
+"""The features by their extra. The extra `host` has none: without its package some figures are absent."""
 
 
 def trouble(feature: Callable[[], None]) -> str:

@@ -6,11 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-OPTIONAL = ("fastapi", "httptools", "httpx", "prometheus_client", "psutil", "pynvml", "redis", "uvicorn")
+from tests.project import extras
+
+OPTIONAL = (
+    *("fastapi", "httptools", "httpx", "opentelemetry", "prometheus_client", "psutil", "pynvml", "redis"),
+    *("shtab", "uvicorn"),
+)
 """Packages of extras and of peers: a user who has not asked for one must not pay for it, or need it."""
 
 DEPENDENCIES = (
@@ -54,20 +60,34 @@ print(calls)
 """
 
 PACKAGES = {
-    "fastapi": "fastapi",
-    "httpx": "httpx",
-    "nvml": "pynvml",
-    "prometheus": "prometheus_client",
-    "traffic": "httptools",
+    "completion": {"shtab"},
+    "fastapi": {"fastapi", "opentelemetry"},  # FastAPI itself imports its API, from some version on
+    "gateway": {"httptools", "httpx", "uvicorn"},
+    "host": {"psutil"},
+    "httpx": {"httpx"},
+    "nvml": {"pynvml"},
+    "otel": {"opentelemetry"},
+    "prometheus": {"prometheus_client"},
+    "redis": {"redis"},
+    "traffic": {"httptools", "psutil", "uvicorn"},
 }
-"""The package that each extra brings."""
+"""The packages that each extra brings."""
+
+NEEDED = {**PACKAGES, "fastapi": {"fastapi"}, "gateway": {"httpx", "uvicorn"}, "traffic": {"httptools"}}
+"""The packages without which the feature of an extra does not work."""
 
 HIDDEN = """
 import sys
-for name in {hidden!r}:
-    sys.modules[name] = None
+class Finder:
+    def __init__(self, inner):
+        self.inner = inner
+    def find_spec(self, name, *more):
+        return None if name.partition(".")[0] in {hidden!r} else self.inner.find_spec(name, *more)
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+sys.meta_path[:] = map(Finder, sys.meta_path)
 from tests.project import extras
-extras.main(*{kept!r})
+extras.main(*{works!r})
 """
 
 
@@ -98,10 +118,15 @@ def test_the_package_loads_no_optional_package(environ: dict[str, str]) -> None:
 def test_what_an_extra_brings_works_and_what_is_missing_is_named(
     kept: tuple[str, ...], environ: dict[str, str]
 ) -> None:
-    hidden = [package for extra, package in PACKAGES.items() if extra not in kept]
-    unknown = [name for name in OPTIONAL if name not in PACKAGES.values()]
-    code = HIDDEN.format(hidden=hidden + unknown, kept=kept)
-    assert run(code, environ).count("works") == len(kept)
+    brought = {package for extra in kept for package in PACKAGES[extra]}
+    works = [extra for extra in extras.FEATURES if NEEDED[extra] <= brought]
+    code = HIDDEN.format(hidden=set(OPTIONAL) - brought, works=works)
+    assert run(code, environ).count("works") == len(works)
+
+
+def test_every_extra_has_a_row() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(project["optional-dependencies"]) - {"all", "pynvml"} == set(PACKAGES)
 
 
 @pytest.mark.slow

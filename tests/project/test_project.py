@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from autoglm_throttle import __version__
+from tests.project.extras import FEATURES
 from tests.project.wheel import ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TOPS = (ROOT, ROOT / "autoglm_throttle")
 PINNED = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+")
 GROUPS: dict[str, list[str | dict[str, str]]] = PROJECT["dependency-groups"]
@@ -71,15 +74,6 @@ def test_the_lowest_versions_are_those_that_are_allowed() -> None:
         assert f"{lowest[name]}.".startswith(f"{bound}."), (name, bound, lowest[name])
 
 
-PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs" / "adr").glob("*.md")]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#: ]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / target).exists(), target
-
-
 def test_the_rooms_of_the_guide_exist() -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     table = guide[guide.index("## Packages") : guide.index("## Import contract")]
@@ -105,10 +99,33 @@ def test_the_interpreters_of_the_workflow_are_those_of_the_project() -> None:
     assert re.findall(r"3\.\d+", matrix) == classified
 
 
-def test_what_the_workflow_uses_is_pinned_by_hash() -> None:
-    used = re.findall(r"uses: (\S+)", (ROOT / ".github" / "workflows" / "ci.yml").read_text())
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_hash_and_rights_are_few(workflow: Path) -> None:
+    text = workflow.read_text()
+    used = re.findall(r"uses: (\S+)", text)
     assert used
     assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action in used)
+    parsed = yaml.safe_load(text)
+    assert parsed["permissions"] == {"contents": "read"}
+    more = {name: job["permissions"] for name, job in parsed["jobs"].items() if "permissions" in job}
+    assert more in ({}, {"publish": {"id-token": "write"}})
+
+
+def test_the_programs_of_the_workflows_are_pinned() -> None:
+    installs = [line for path in WORKFLOWS for line in path.read_text().splitlines() if "pip install" in line]
+    assert installs
+    for line in installs:
+        words = line.partition("pip install ")[2].split()
+        constrained = {"--constraint", "--pre"} & set(words) or words == ["--upgrade", "pip"]
+        assert constrained or all("==" in word for word in words), line
+
+
+def test_every_extra_is_tried_alone() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    rows = workflow["jobs"]["extras"]["strategy"]["matrix"]["include"]
+    assert {row["extras"].strip("[]") for row in rows} == {"", *EXTRAS}
+    named = {feature for row in rows for feature in row["has"].split()}
+    assert named == set(FEATURES)
 
 
 def test_the_machines_entry_can_be_run() -> None:

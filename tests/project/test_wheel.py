@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.wheel import ROOT, build, problems
+from tests.project.wheel import ROOT, build, check, differences, problems, sdist_problems
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +99,27 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 def test_a_wrong_wheel_is_noticed(wheel: Path, lost: str, extra: str, said: str) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if not (lost and name.endswith(lost))]
     assert any(said in problem for problem in problems([*names, *([extra] if extra else [])]))
+
+
+def test_both_files_are_equal_when_built_twice(tmp_path: Path) -> None:
+    assert check(tmp_path / "dist", tmp_path / "scratch") == []
+
+
+def test_a_file_that_differs_is_noticed(tmp_path: Path) -> None:
+    for folder, content in (("first", "a"), ("second", "b")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.whl").write_text(content)
+    (tmp_path / "first" / "x.tar.gz").write_text("only here")
+    assert differences(tmp_path / "first", tmp_path / "second") == [
+        "built twice, and not equal: x.tar.gz",
+        "built twice, and not equal: x.whl",
+    ]
+
+
+def test_a_wrong_source_distribution_is_noticed() -> None:
+    found = sdist_problems(["x-1/README.md", "x-1/dist/x.whl"])
+    assert "not in the source distribution: LICENSE" in found
+    assert "does not belong there: dist/x.whl" in found
 
 
 def test_the_installed_package_works_without_its_sources(installed: Path) -> None:
