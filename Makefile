@@ -5,6 +5,7 @@
 #                 ENGINE=llm  a simulated LLM server that streams its answers, in place of that GPU
 #   make test     the fast tests on two cores, some minutes; TESTS=tests/gpu runs all tests of a part
 #   make test-all every test on two cores, with branch coverage of the pure modules
+#   make docs     the documentation site, in build/site/index.html, within a minute
 #   make check    format, lint, types, the import contract, dependencies, the wheel
 #   make bench    the measurements, about 40 minutes; BENCHMARKS="decision peers" runs some of them,
 #                 BENCHMARKS=redis six minutes of shared limits, BENCHMARKS=overload half an hour of real HTTP
@@ -25,7 +26,7 @@ FULL := HYPOTHESIS_PROFILE="$${HYPOTHESIS_PROFILE:-full}"
 # Each process would rewrite the assertions of every test module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all check format lint types imports dependencies wheel bench clean python
+.PHONY: help demo test test-all docs check format lint types imports dependencies wheel bench clean python
 .NOTPARALLEL:
 
 help:
@@ -47,6 +48,10 @@ test: python
 test-all: python
 	$(ENVIRONMENT) test
 	@$(FULL) "$(BIN)/python" $(PYTEST) $(TWO) -p tests.project.young_machine -p tests.project.coverage_report
+
+docs: python
+	$(ENVIRONMENT) docs
+	@"$(BIN)/python" -m docs.generate.site
 
 check: format lint types imports dependencies wheel
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import autoscale, batcher, models, tokens, vllm
+from benchmarks import autoscale, batcher, models, newcomer, tokens, vllm
 from benchmarks.breakers.part import breakers_part
 from benchmarks.harness import RESULTS, line
 from benchmarks.headline_rows import part as headline
@@ -225,6 +225,7 @@ MADE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "redis": redis_part,
     "headline_hold": headline.summary_part,
     "instructions": instructions_part,
+    "newcomer": newcomer.part,
 }
 """Record -> function that renders its part of the benchmark page."""
 

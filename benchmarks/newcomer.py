@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def status(url: str) -> int:
     return fetch(url)[0]
 
 
-def fetch(url: str) -> tuple[int, Mapping[str, str], str]:
+def fetch(url: str) -> tuple[int, Message, str]:
     """Return status, fields and body of a GET."""
     try:
         with urllib.request.urlopen(url, timeout=START_S) as answer:

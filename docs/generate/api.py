@@ -150,7 +150,8 @@ def _class(name: str, kind: type) -> str:
         text += _code(signature(made).replace("def ", "", 1))
     text += text_of(inspect.getdoc(kind) or "") + "\n"
     attributes = {each[0]: each for node in reversed(nodes) for each in _attributes(node)}
-    text += "".join(_attribute(*each) for each in attributes.values()) + ("\n" if attributes else "")
+    if attributes:
+        text += "".join(["**Attributes**\n\n", *(_attribute(*each) for each in attributes.values()), "\n"])
     methods = {one.name: one for node in reversed(nodes) for one in _functions(node) if _is_documented(one)}
     return text + "".join(
         _function(f"{name}.{method}", node, 3) for method, node in methods.items() if method not in attributes

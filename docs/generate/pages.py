@@ -50,7 +50,9 @@ def place(path: Path) -> PurePosixPath:
     if path.is_dir():
         readme = (path / "README.md").exists()
         return PurePosixPath("source") / name / ("README.md" if readme else "index.md")
-    return PurePosixPath("source") / (name if path.suffix in SHOWN else f"{name}.txt")
+    # The generator leaves out hidden folders, such as that of the workflows.
+    shown = re.sub(r"(^|/)\.", r"\1", name)
+    return PurePosixPath("source") / (shown if path.suffix in SHOWN else f"{shown}.txt")
 
 
 @dataclass

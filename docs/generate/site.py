@@ -24,7 +24,11 @@ OUTPUT: Final = ROOT / "build" / "site"
 
 def api_entries() -> Navigation:
     """Return the entries of the API reference in the navigation."""
-    return [("Modules", "api/index.md"), *((name, f"api/{name}.md") for name in api.MODULES)]
+    return [("Modules", "api/index.md"), *((_short(name), f"api/{name}.md") for name in api.MODULES)]
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("autoglm_throttle.")
 
 
 def collect() -> dict[PurePosixPath, bytes]:

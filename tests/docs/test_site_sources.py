@@ -40,6 +40,7 @@ def test_navigation_leads_to_pages_that_exist() -> None:
         ("examples", "source/examples/index.md"),
         ("tests/resilience/conformance", "source/tests/resilience/conformance/README.md"),
         ("examples/k6.js", "source/examples/k6.js.txt"),
+        (".github/workflows/ci.yml", "source/github/workflows/ci.yml.txt"),
         ("benchmarks/results/peers.json", "source/benchmarks/results/peers.json"),
     ],
 )
