@@ -14,7 +14,7 @@ Then ask it, and look at the limits and the metrics:
 
 import asyncio
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Response
 from pydantic import BaseModel
 
 from autoglm_throttle import RoutePolicy, Settings, Throttle, ThrottleMiddleware
@@ -62,8 +62,10 @@ def create_app(throttle: Throttle | None = None) -> FastAPI:
 
     @app.get("/ready")
     @exempt
-    async def ready() -> dict[str, bool]:
-        return {"ready": throttle.snapshot().ready}
+    async def ready(response: Response) -> dict[str, bool]:
+        is_ready = throttle.snapshot().ready
+        response.status_code = 200 if is_ready else 503  # a probe reads the status alone
+        return {"ready": is_ready}
 
     app.mount("/metrics", metrics_app(throttle))
     app.add_middleware(ThrottleMiddleware, throttle=throttle)

@@ -69,4 +69,5 @@ def test_a_lost_gpu_makes_the_service_not_ready(throttle: ManualThrottle, client
     throttle.tick()
     throttle.gpu.lose()
     throttle.tick()
-    assert client.get("/ready").json() == {"ready": False}
+    answer = client.get("/ready")
+    assert (answer.status_code, answer.json()) == (503, {"ready": False})

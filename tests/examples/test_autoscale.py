@@ -15,29 +15,12 @@ import yaml
 
 from autoglm_throttle.observe import METRICS
 from benchmarks import autoscale
+from tests.examples.manifests import NAME, TEXT, WHOLE, const, exact
 
 FOLDER = Path(__file__).parents[2] / "examples" / "autoscale"
 
 
-def exact(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A schema of an object without other keys: a misspelt one would be ignored by nobody but the reader."""
-    properties = {**required, **(optional or {})}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-def const(value: str) -> dict[str, Any]:
-    return {"const": value}
-
-
-WHOLE = {"type": "integer", "minimum": 0}
-TEXT = {"type": "string", "minLength": 1}
 NUMBER = {"type": "string", "pattern": r"^\d+(\.\d+)?$"}
-NAME = exact({"name": {"type": "string", "pattern": "^[a-z0-9-]{1,63}$"}})
 POLICY = exact(
     {"type": {"enum": ["Pods", "Percent"]}, "value": {**WHOLE, "minimum": 1}, "periodSeconds": WHOLE}
 )
