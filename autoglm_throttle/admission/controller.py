@@ -384,6 +384,7 @@ class AdmissionController:
                 row.degraded[decision.reason] += 1
             else:
                 row.rejected[decision.reason] += 1
+                self._settlement.counters.count_rejection(demand.route, decision.policy)
                 self.verdicts.log_rejection(demand, decision, self._clock())
         self.verdicts.flush()
 

@@ -23,6 +23,9 @@ DURATION_BUCKETS_S = (
 # Rejections by a user limit that are kept: they name the users limited most.
 LIMITED_USERS = 1_000
 
+# Pairs of a route and a limit whose rejections are counted apart: a service may make up names of routes.
+MOST_REJECTING = 500
+
 ODDITIES = (  # Names of handled and counted oddities: a closed set, also the metric label
     *("behind_proxy", "identify_failed", "disconnected_in_queue", "malformed_deadline"),
     *("malformed_scope", "unknown_priority", "body_timeout", "slow_reader", "nginx_flags"),
@@ -95,7 +98,7 @@ class PriorityCounters:
 class Counters:
     """All counters of one throttle; used under its lock."""
 
-    __slots__ = ("chunks", "classes", "exempt", "limited_users", "oddities", "stale_results")
+    __slots__ = ("chunks", "classes", "exempt", "limited_users", "oddities", "rejections", "stale_results")
 
     def __init__(self) -> None:
         self.classes: tuple[PriorityCounters, ...] = tuple(PriorityCounters() for _ in Priority)
@@ -104,8 +107,17 @@ class Counters:
         self.chunks: int = 0
         # Users of the newest rejections by a user limit, the newest last.
         self.limited_users: deque[str] = deque(maxlen=LIMITED_USERS)
+        # Name of the route, None without one, and name of the limit that decided -> rejections.
+        self.rejections: dict[tuple[str | None, str], int] = {}
         self.stale_results: int = 0
         self.oddities: dict[str, int] = dict.fromkeys(ODDITIES, 0)
+
+    def count_rejection(self, route: str | None, limit: str) -> None:
+        """Count a rejection of a route by a limit."""
+        rejections, key = self.rejections, (route, limit)
+        if key not in rejections and len(rejections) >= MOST_REJECTING:
+            key = None, limit
+        rejections[key] = rejections.get(key, 0) + 1
 
     @property
     def admitted(self) -> int:

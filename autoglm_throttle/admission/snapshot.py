@@ -73,6 +73,8 @@ class Snapshot:
     """Wanted replicas over the present ones, averaged over a minute; None: no term of it is known."""
     would_reject: Mapping[tuple[Priority, Reason], int]
     """Requests admitted only because of a dry run."""
+    rejections: Mapping[tuple[str | None, str], int]
+    """Rejections by the name of the route, None without one, and by that of the limit that decided."""
     dry_run: bool
     """Whether rejections are only counted."""
     rate_limit_rps: Mapping[Priority, float]
@@ -144,6 +146,7 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         pressure=control.pressure(now),
         replicas_ratio=control.replicas_ratio(now),
         would_reject={(p, reason): n for p, row, _ in by_class for reason, n in row.would_reject.items()},
+        rejections=counters.rejections.copy(),
         dry_run=settings.control.dry_run,
         rate_limit_rps=dict(zip(Priority, parts.buckets.rates, strict=True)),
         tokens={p: bucket.tokens(now) for p, _, bucket in by_class},

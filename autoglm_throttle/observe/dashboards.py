@@ -114,6 +114,7 @@ PANELS: Final = """
 ## Are requests limited, and why?
 Decisions | reqps | rate requests decision
 Rejections | reqps | = sum by (priority, reason) (rate($requests_total{reason!="ok"}[$__rate_interval])) -> {{priority}} {{reason}}
+Rejections by route and limit | reqps | rate rejections route limit
 Factor of the rates | percentunit | max factor_ratio -> in force; max table_factor_ratio -> table
 Tier | short | state tier tier
 Load signal | short | state load_signal signal

@@ -8,6 +8,7 @@ Labels are closed sets from code, settings or the driver, never data that a clie
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ from autoglm_throttle.observe.host_metrics import HOST_METRICS
 from autoglm_throttle.observe.metric import (
     Histograms,
     HistogramSpec,
+    Labels,
     MetricsInput,
     MetricSpec,
     ReadRows,
@@ -62,14 +64,21 @@ CLIENT_ERROR, OTHER = "client_error", "other"  # Names of the work classes that 
 # Label of the requests without a work class: all of a service that was not asked over HTTP.
 UNNAMED: Final = "default"
 
-# Label of all work classes that no policy of a route names. Their names come from paths: as labels they would
-# be data of clients, and series without end.
+# Label of all routes and work classes that no policy of a route names. Their names come from paths: as
+# labels they would be data of clients, and series without end.
 UNDECLARED: Final = "undeclared"
 
 
 def _requests(inputs: MetricsInput) -> Rows:
     yield from by_key("requests")(inputs)
     yield ("none", "exempt", "ok"), inputs.snapshot.exempt
+
+
+def _rejections(inputs: MetricsInput) -> Rows:
+    declared, found = {route.name for route in inputs.settings.routes}, Counter[Labels]()
+    for (route, limit), count in inputs.snapshot.rejections.items():
+        found[route if route in declared else UNDECLARED, limit] += count
+    return found.items()
 
 
 def _durations(inputs: MetricsInput) -> Histograms:
@@ -131,21 +140,6 @@ def _load_signal(inputs: MetricsInput) -> Rows:
         yield from (((one.value,), float(one is control.signal)) for one in Signal if one is not Signal.AUTO)
 
 
-def _alerts(inputs: MetricsInput) -> Rows:
-    firing = {} if inputs.alerts is None else inputs.alerts.firing
-    return [((name,), float(fires)) for name, fires in firing.items()]
-
-
-def _scores(position: int) -> ReadRows:
-    """Make a series for each baseline, of one of the figures of its score."""
-
-    def rows(inputs: MetricsInput) -> Rows:
-        scores = {} if inputs.alerts is None else inputs.alerts.scores
-        return [((name,), float(score[position])) for name, score in scores.items()]
-
-    return rows
-
-
 def _table_factor(control: ControlState) -> float | None:
     return None if control.telemetry in _NO_SAMPLE else control.table_factor
 
@@ -200,6 +194,13 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
         "degraded (a fallback answered in place of a 503), or exempt, which has no priority.",
         _requests,
         "priority decision reason",
+    ),
+    counter(
+        "rejections",
+        f"Rejections by the policy of the route, {UNDECLARED} for all without one, and by the limit that "
+        "decided: a user limit by its name, the rate of a priority, queue, gpu, memory, store or breaker.",
+        _rejections,
+        "route limit",
     ),
     histogram(
         "request_duration_seconds",
@@ -414,26 +415,6 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     *SOURCE_METRICS,
     *HOST_METRICS,
     *RECENT_METRICS,
-    gauge(
-        "alerts_up",
-        "1 while the built-in alerts are evaluated, 0 after a failed step; absent where they are off.",
-        lambda inputs: [] if inputs.alerts is None else [((), float(inputs.alerts.up))],
-    ),
-    gauge("alert_active", "1 while an alert of the built-in rule fires.", _alerts, "alert"),
-    gauge(
-        "anomaly_score",
-        "Distance of the last minute from the half hour before, in deviations. It informs only: load is "
-        "correlated in time, so that a large score is no rare event.",
-        _scores(0),
-        "series",
-    ),
-    gauge(
-        "dynamic_threshold",
-        "Value at which the series would be unusual, in its own unit.",
-        _scores(1),
-        "series",
-    ),
-    gauge("anomaly_active", "1 while the series has been unusual for five minutes.", _scores(2), "series"),
     counter(
         "recorder_records",
         "Requests that the recorder of traffic has written, and those that it had to drop.",

@@ -1,11 +1,11 @@
-"""Metrics of the last minute for readers without PromQL, and the results of the models."""
+"""Metrics of the last minute for readers without PromQL, of the models, and of the built-in alerts."""
 
 from __future__ import annotations
 
 from itertools import product
 from typing import Final
 
-from autoglm_throttle.observe.metric import MetricsInput, MetricSpec, Rows, gauge
+from autoglm_throttle.observe.metric import MetricsInput, MetricSpec, ReadRows, Rows, gauge
 from autoglm_throttle.observe.series import History
 from autoglm_throttle.types import Outcome, Priority
 
@@ -71,6 +71,21 @@ def _leaks(inputs: MetricsInput) -> Rows:
             yield (leak.what,), leak.bytes_per_hour
 
 
+def _alerts(inputs: MetricsInput) -> Rows:
+    firing = {} if inputs.alerts is None else inputs.alerts.firing
+    return [((name,), float(fires)) for name, fires in firing.items()]
+
+
+def _scores(position: int) -> ReadRows:
+    """Make a series for each baseline, of one of the figures of its score."""
+
+    def rows(inputs: MetricsInput) -> Rows:
+        scores = {} if inputs.alerts is None else inputs.alerts.scores
+        return [((name,), float(score[position])) for name, score in scores.items()]
+
+    return rows
+
+
 RECENT_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     gauge(
         "latency_seconds",
@@ -102,4 +117,24 @@ RECENT_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
         _leaks,
         "what",
     ),
+    gauge(
+        "alerts_up",
+        "1 while the built-in alerts are evaluated, 0 after a failed step; absent where they are off.",
+        lambda inputs: [] if inputs.alerts is None else [((), float(inputs.alerts.up))],
+    ),
+    gauge("alert_active", "1 while an alert of the built-in rule fires.", _alerts, "alert"),
+    gauge(
+        "anomaly_score",
+        "Distance of the last minute from the half hour before, in deviations. It informs only: load is "
+        "correlated in time, so that a large score is no rare event.",
+        _scores(0),
+        "series",
+    ),
+    gauge(
+        "dynamic_threshold",
+        "Value at which the series would be unusual, in its own unit.",
+        _scores(1),
+        "series",
+    ),
+    gauge("anomaly_active", "1 while the series has been unusual for five minutes.", _scores(2), "series"),
 )

@@ -246,6 +246,7 @@ def loaded(settings: dict[str, Any] | None = None, /, **shown: Any) -> Loaded:
         **dict.fromkeys(("queue_time", "first_token", "inter_token"), dict.fromkeys(Priority, WAITED)),
         "pressure": {"demand": 2.0, "memory": 0.5},
         "would_reject": {(Priority.LOW, Reason.QUEUE): 7},
+        "rejections": {(None, "user-60s"): 5},
         "batchers": (BATCHER,),
         "replicas_ratio": 1.4,
     } | shown

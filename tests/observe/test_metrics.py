@@ -132,6 +132,8 @@ def test_counts_are_exactly_what_happened(events: list[tuple[Priority, float, Ou
         throttle.admission.record_exempt()
     wanted["none", "exempt", "ok"] = len(events)
     families = scraped(throttle)
+    rejected = sum(sample.value for sample in families[PREFIX + "rejections"].samples)
+    assert rejected == sum(count for labels, count in wanted.items() if labels[1] in {"limited", "shed"})
     counts = {
         tuple(sample.labels[label] for label in spec.labels): sample.value
         for spec in METRICS
