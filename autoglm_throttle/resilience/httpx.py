@@ -36,6 +36,7 @@ from autoglm_throttle.resilience.http.body import (
     limit_steps,
 )
 from autoglm_throttle.resilience.http.call import HttpCall, TransportRejected
+from autoglm_throttle.resilience.http.tracing import record_call
 
 __all__ = [
     "AsyncGuardTransport",
@@ -147,9 +148,12 @@ class _TransportBase(Generic[Inner]):
         else:
             served = yield from call.run(sheds=True)
         if isinstance(served, FallbackAnswer):
+            record_call(circuit.name, fallback=served.kind.value, cause=served.cause)
             return fallback_response(served, request)
         if served.rejection is not None:
+            record_call(circuit.name, cause=served.rejection.cause.value)
             raise call.rejected(served.rejection)
+        record_call(circuit.name)
         return cast("httpx.Response", served.unwrap())
 
     def _send(self, call: HttpCall) -> Any:  # noqa: ANN401 - a response, or its awaitable
