@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 MIN_INTERVAL_S: Final = 0.5  # Seconds for which a reading counts: several sources report within one interval
 # user nice system idle iowait irq softirq steal; the guests' times after them are within user and nice.
 _TIMES: Final = 8
+_MOST_BYTES: Final = 65_536  # the kernel returns a file of up to a page, such as memory.stat, in one call
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 PROC: Final = Path("/proc")
 
@@ -63,11 +64,12 @@ class ControlGroup:
 
     def pressure(self, resource: str) -> PressureStall | None:
         """Return the stalls of ``cpu``, ``io`` or ``memory``: of the own group, else of the host."""
-        own = [folder / f"{resource}.pressure" for folder in self._folders[:1]]
-        for path in (*own, self._proc / "pressure" / resource):
+        # Texts: to join a path takes as long as to read the file.
+        own = [f"{folder}/{resource}.pressure" for folder in self._folders[:1]]
+        for path in (*own, f"{self._proc}/pressure/{resource}"):
             # The first line: the word some, averages in percent and the total in microseconds, as name=value
             with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
-                values = dict(word.split("=") for word in path.read_text().split("\n", 1)[0].split()[1:])
+                values = dict(word.split("=") for word in _text(path).partition("\n")[0].split()[1:])
                 return PressureStall(float(values["avg10"]) / 100.0, float(values["total"]) * 1e-6)
         return None
 
@@ -76,7 +78,7 @@ class ControlGroup:
         found: list[CpuQuota] = []
         for folder in self._folders:
             with contextlib.suppress(OSError, ValueError, KeyError):
-                quota, period = (folder / "cpu.max").read_text().split()
+                quota, period = _text(folder / "cpu.max").split()
                 if quota != "max":
                     stat = _table(folder / "cpu.stat")
                     counts = stat["nr_periods"], stat["nr_throttled"]
@@ -91,8 +93,8 @@ class ControlGroup:
         found: list[tuple[int, int]] = []
         for folder in self._folders:
             with contextlib.suppress(OSError, ValueError, KeyError):
-                allowed = int((folder / "memory.max").read_text())  # "max" is no number
-                used = int((folder / "memory.current").read_text())
+                allowed = int(_text(folder / "memory.max"))  # "max" is no number
+                used = int(_text(folder / "memory.current"))
                 found.append((max(0, used - _table(folder / "memory.stat")["inactive_file"]), allowed))
         return min(found, key=lambda pair: pair[1] - pair[0], default=None)
 
@@ -109,9 +111,18 @@ def _group_folders(root: Path, proc: Path) -> list[Path]:
     return []
 
 
+def _text(path: str | Path) -> str:
+    """Read a short file of the kernel, in a third of the time that a file object takes."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(number, _MOST_BYTES).decode()
+    finally:
+        os.close(number)
+
+
 def _table(path: Path) -> dict[str, int]:
     """Read a file with a name and a count in each line."""
-    return {name: int(count) for name, count in (line.split() for line in path.read_text().splitlines())}
+    return {name: int(count) for name, count in (line.split() for line in _text(path).splitlines())}
 
 
 def share(part: float, whole: float) -> float | None:
