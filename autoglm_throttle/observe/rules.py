@@ -159,9 +159,9 @@ def _stuck(history: History, window_s: float) -> Values:
     chunks = history.increase("response_chunks", window_s)
     tokens = history.increase("engine_tokens", window_s)
     progress = sum(ended.values()) + sum(chunks.values()) + sum(tokens.values())
-    # A process that has just begun has shown nothing yet, which is no fault.
-    is_young = not history.last("inflight_requests", offset_s=window_s)
-    if is_young or not ended or not chunks or progress:
+    # A process that has just begun has shown nothing yet, which is no fault; nor have values that are gone.
+    has_both_ends = history.last("inflight_requests", offset_s=window_s) and history.last("inflight_requests")
+    if not has_both_ends or not ended or not chunks or progress:
         return {}
     return _sum(min(values) for values in in_flight.values() if values)
 
@@ -199,8 +199,9 @@ _STUCK: Final = (
     "and on (job, instance) (sum by (job, instance) (increase($outcomes_total[{0}])) == 0) "
     "and on (job, instance) (sum by (job, instance) (increase($response_chunks_total[{0}])) == 0) "
     "unless on (job, instance) (sum by (job, instance) (increase($engine_tokens_total[{0}])) > 0) "
-    # A process that has just begun has shown nothing yet, which is no fault.
-    "and on (job, instance) (sum by (job, instance) ($inflight_requests offset {0}))"
+    # A process that has just begun has shown nothing yet, which is no fault; nor have values that are gone.
+    "and on (job, instance) (sum by (job, instance) ($inflight_requests offset {0})) "
+    "and on (job, instance) (sum by (job, instance) ($inflight_requests))"
 )
 _P95: Final = (
     "histogram_quantile(0.95, sum by (job, instance, le) "

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import math
-import random
 from itertools import pairwise
 
 import pytest
 
 from autoglm_throttle.observe.anomalies import AnomalyDetector, Baseline
+from tests.observe.anomaly_series import events, walk
 
 CALM = [0.4, 0.6] * 15
 GAP = [0.5] * 4
 BASELINE = Baseline(floor=0.02)
-
-
-def walk(correlation: float, minutes: int, seed: int) -> list[float | None]:
-    """One-minute means of a series of samples every 15 s with this correlation, 0.5 +- 0.05."""
-    chance, value, samples = random.Random(seed), 0.0, list[float]()
-    for _ in range(minutes * 4):
-        value = correlation * value + math.sqrt(1.0 - correlation**2) * chance.gauss(0.0, 1.0)
-        samples.append(0.5 + 0.05 * value)
-    return [sum(samples[at : at + 4]) / 4.0 for at in range(0, len(samples), 4)]
-
-
-def events(means: list[float | None], baseline: Baseline) -> list[int]:
-    """The minutes at which an event began."""
-    detector, found = AnomalyDetector(baseline), list[int]()
-    for minute in range(len(means)):
-        was = detector.is_active
-        detector.update(means[max(0, minute - 40) : minute + 1])
-        if detector.is_active and not was:
-            found.append(minute)
-    return found
 
 
 def test_the_score_is_in_robust_deviations() -> None:
@@ -103,7 +83,7 @@ def test_a_fall_is_unusual_only_where_both_sides_are(both_sides: bool, found: in
 
 
 def test_steps_are_found_and_noise_is_not() -> None:
-    """The same in ten days and forty cases each stands in benchmarks/alerts.py."""
+    """The same in twenty days and forty cases each stands in benchmarks/alerts.py."""
     baseline = Baseline(floor=0.02, both_sides=True)
     assert events(walk(0.0, 1440, seed=7), baseline) == []
     for seed in range(5):
