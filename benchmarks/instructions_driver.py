@@ -27,6 +27,9 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 ATTACHMENTS = ("none", "address", "identify", "header")
 """Ways to name the caller: no user limit, peer address, an ``identify=`` callable, header ``x-api-key``."""
 
+TRACED = "traced"
+"""As ``address``, with the API of OpenTelemetry imported and no SDK."""
+
 LOADS: dict[str, tuple[str, ...]] = {
     "fresh": ("fresh",),
     "few": ("steady, 50 callers",),
@@ -142,6 +145,10 @@ def make(name: str, clock: Clock) -> App:
         return bare
     if name in ATTACHMENTS:
         return limited(name, clock)
+    if name == TRACED:
+        import opentelemetry.trace  # noqa: F401 - the middleware looks for it among the loaded modules
+
+        return limited("address", clock)
     from benchmarks.instructions_peers import peer
 
     return peer(name, bare, LIMIT, clock.read)
