@@ -28,6 +28,11 @@ MODULES: Final = (
     "autoglm_throttle.resilience.httpx",
     "autoglm_throttle.observe",
     "autoglm_throttle.testing",
+    "autoglm_throttle.testing.simulated_llm",
+    "autoglm_throttle.traffic.plan",
+    "autoglm_throttle.traffic.request_source",
+    "autoglm_throttle.traffic.record",
+    "autoglm_throttle.traffic.inproc",
 )
 """The modules that users import from."""
 

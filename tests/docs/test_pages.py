@@ -82,6 +82,21 @@ async def test_page_of_another_origin_can_read_a_rejection(monkeypatch: pytest.M
     assert "retry-after" in refused.headers["access-control-expose-headers"]
 
 
+async def test_marks_and_charges_of_the_fastapi_page_apply() -> None:
+    app = ran(with_text("APIRouter"))["app"]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        image = await client.post("/v1/images")
+        ready = await client.get("/v1/ready")
+        waited = await client.post("/v1/wait")
+    assert image.headers["x-ratelimit-remaining-requests"] == "95"  # one unit, and four more
+    assert "x-ratelimit-remaining-requests" not in ready.headers
+    assert waited.status_code == 200
+    operations = app.openapi()["paths"]
+    assert "429" in operations["/v1/images"]["post"]["responses"]
+    assert "429" not in operations["/v1/ready"]["get"]["responses"]
+
+
 async def test_a_callers_own_key_finds_its_plan() -> None:
     app = ran(with_text("identify=identify"))["app"]
     known = await get(app, {"x-api-key": "a-key-from-your-database"})

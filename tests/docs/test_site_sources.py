@@ -12,6 +12,7 @@ import pytest
 from docs.generate import api
 from docs.generate.pages import ROOT, Navigation, Pages, navigation, place
 from docs.generate.site import api_entries, collect, stage
+from tests.docs.pages import blocks
 
 FILES = collect()
 
@@ -85,6 +86,12 @@ def test_reference_has_each_public_name(name: str) -> None:
     exported = getattr(module, "__all__", headings)
     assert headings
     assert sorted(headings) == sorted(exported)
+
+
+def test_reference_has_the_modules_that_pages_import() -> None:
+    text = "".join(block.text for block in blocks("python"))
+    imported = set(re.findall(r"^from (autoglm_throttle[\w.]*) import", text, re.MULTILINE))
+    assert imported <= set(api.MODULES)
 
 
 def test_reference_lists_each_module() -> None:
