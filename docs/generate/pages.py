@@ -47,12 +47,13 @@ def place(path: Path) -> PurePosixPath:
         return PurePosixPath(TOP[name])
     if name.startswith("docs/"):
         return PurePosixPath(name.removeprefix("docs/"))
-    if path.is_dir():
-        readme = (path / "README.md").exists()
-        return PurePosixPath("source") / name / ("README.md" if readme else "index.md")
     # The generator leaves out hidden folders, such as that of the workflows.
-    shown = re.sub(r"(^|/)\.", r"\1", name)
-    return PurePosixPath("source") / (shown if path.suffix in SHOWN else f"{shown}.txt")
+    shown = PurePosixPath("source", re.sub(r"(^|/)\.", r"\1", name))
+    if path.name == "README.md":  # the page of its folder; an index would stand for its whole section
+        return shown.parent.with_suffix(".md")
+    if path.is_dir():
+        return shown.with_suffix(".md")
+    return shown if path.suffix in SHOWN else shown.with_name(f"{shown.name}.txt")
 
 
 @dataclass
