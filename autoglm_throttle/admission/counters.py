@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from autoglm_throttle.types import Outcome, Priority, Reason
 
@@ -32,6 +33,15 @@ ODDITIES = (  # Names of handled and counted oddities: a closed set, also the me
 )
 
 
+class Exemplar(NamedTuple):
+    """A traced request, as an example of its bucket."""
+
+    trace_id: str
+    span_id: str
+    duration_s: float
+    wall_s: float  # Unix time of its end
+
+
 @dataclass(slots=True)
 class DurationHistogram:
     """Histogram of durations in `DURATION_BUCKETS_S`.
@@ -45,6 +55,8 @@ class DurationHistogram:
     last: int = 0
     above_s: float = -math.inf
     up_to_s: float = DURATION_BUCKETS_S[0]
+    # Bucket -> its newest traced request. Written without the lock: an entry is replaced as a whole.
+    exemplars: dict[int, Exemplar] = field(default_factory=dict)
 
     def record(self, duration_s: float) -> None:
         """Count one duration."""
@@ -56,8 +68,12 @@ class DurationHistogram:
         self.total_s += duration_s
 
     def copy(self) -> DurationHistogram:
-        """Return the counts as they are now."""
-        return DurationHistogram(self.counts.copy(), self.total_s)
+        """Return the counts and exemplars as they are now."""
+        return DurationHistogram(self.counts.copy(), self.total_s, exemplars=self.exemplars.copy())
+
+    def add_exemplar(self, exemplar: Exemplar) -> None:
+        """Keep a traced request that was recorded, in place of an earlier one of its bucket."""
+        self.exemplars[bisect_left(DURATION_BUCKETS_S, exemplar.duration_s)] = exemplar
 
 
 class PriorityCounters:

@@ -12,9 +12,11 @@ from contextvars import ContextVar
 from typing import Final
 
 from opentelemetry import trace
+from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 
+from autoglm_throttle.admission.counters import Exemplar
 from autoglm_throttle.admission.permit import Permit, Rejection
-from autoglm_throttle.asgi.scope import App, Receive, Scope, Send, verdicts_of
+from autoglm_throttle.asgi.scope import App, Message, Receive, Scope, Send, verdicts_of
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.throttle import Throttle
 from autoglm_throttle.types import Reason, decision_label
@@ -46,19 +48,46 @@ class Tracing:
         self._tracer = trace.get_tracer(NAME, __version__)
         self._logger = RateLimitedLogger("tracing", time.monotonic)
 
-    def record(self, scope: Scope, *, degraded: bool = False) -> None:
-        """Record the decision that the scope holds; ``degraded``: a fallback answers. Raises nothing."""
+    def record(self, scope: Scope, *, degraded: bool = False) -> SpanContext | None:
+        """Record the decision that the scope holds; ``degraded``: a fallback answers. Raises nothing.
+
+        Returns:
+            The context of the span of an admitted request, if its trace is sampled.
+        """
+        context: SpanContext | None = None
         try:
             verdict = verdicts_of(scope)[self._throttle]
             attributes, span = self._attributes(verdict, degraded=degraded), trace.get_current_span()
             if not span.is_recording():
                 _decision.set(attributes)
-                return
-            span.set_attributes(attributes)
-            if self._has_wait_spans and isinstance(verdict, Permit):
-                self._add_wait_span(verdict)
+            else:
+                span.set_attributes(attributes)
+                if isinstance(verdict, Permit):
+                    context = span.get_span_context()
+                    if self._has_wait_spans:
+                        self._add_wait_span(verdict)
         except Exception as error:  # noqa: BLE001 - an exporter or a sampler of the user must not fail a request
             self._logger.warn("span", f"the decision was not recorded: {error!r}")
+        return context if context is not None and context.trace_flags.sampled else None
+
+    def with_exemplar(self, scope: Scope, send: Send, context: SpanContext) -> Send:
+        """Return a ``send`` that keeps an admitted request as the exemplar of its duration."""
+        permit = verdicts_of(scope)[self._throttle]
+        if not isinstance(permit, Permit):
+            return send
+
+        async def observed(message: Message) -> None:
+            was_settled = permit.settled
+            await send(message)
+            if permit.settled and not was_settled:  # by this part, the last one
+                owner, ids = (
+                    permit.owner,
+                    (format_trace_id(context.trace_id), format_span_id(context.span_id)),
+                )
+                exemplar = Exemplar(*ids, owner.clock() - permit.arrived_s, time.time())
+                owner.rows[permit.demand.rank].durations.add_exemplar(exemplar)
+
+        return observed
 
     def _attributes(self, verdict: Permit | Rejection | None, *, degraded: bool) -> Attributes:
         state = self._throttle.admission.control_state
@@ -100,7 +129,9 @@ class TracedApp:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle one connection; no coroutine of its own."""
         if scope["type"] in {"http", "websocket"}:
-            self._tracing.record(scope)
+            context = self._tracing.record(scope)
+            if context is not None and scope["type"] == "http":
+                send = self._tracing.with_exemplar(scope, send, context)
         return self.app(scope, receive, send)
 
 

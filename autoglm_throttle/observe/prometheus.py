@@ -9,8 +9,9 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
-from autoglm_throttle.admission.counters import DURATION_BUCKETS_S
+from autoglm_throttle.admission.counters import DURATION_BUCKETS_S, DurationHistogram
 from autoglm_throttle.observe.metric import PREFIX, HistogramSpec, MetricsInput, MetricSpec, RecorderProtocol
 from autoglm_throttle.observe.metrics import METRICS
 from autoglm_throttle.observe.siblings import Counts, Labels
@@ -59,10 +60,10 @@ def _family(
 ) -> Metric:
     if isinstance(spec, HistogramSpec):
         histogram = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
-        own = () if inputs is None or total is not None else spec.read(inputs)
-        counted = {labels: (*one.counts, one.total_s) for labels, one in own} if total is None else total
-        for labels, (*counts, total_s) in counted.items():
+        for labels, (*counts, total_s) in () if total is None else total.items():
             histogram.add_metric(labels, list(zip(EDGES, accumulate(counts), strict=True)), total_s)
+        for labels, one in () if inputs is None or total is not None else spec.read(inputs):
+            histogram.add_metric(labels, _buckets(one), one.total_s)
         return histogram
     family_type = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
     family = family_type(spec.name, spec.help, labels=spec.labels)
@@ -70,3 +71,16 @@ def _family(
     for labels, value in rows if total is None else ((each, count) for each, (count,) in total.items()):
         family.add_metric(labels, value)
     return family
+
+
+def _buckets(durations: DurationHistogram) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+    """Return edge, cumulative count and, if a traced request is known, the exemplar of each bucket."""
+    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+    for at, (edge, count) in enumerate(zip(EDGES, accumulate(durations.counts), strict=True)):
+        known = durations.exemplars.get(at)
+        if known is None:
+            buckets.append((edge, count))
+        else:
+            labels = {"trace_id": known.trace_id, "span_id": known.span_id}
+            buckets.append((edge, count, Exemplar(labels, known.duration_s, known.wall_s)))
+    return buckets
