@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -20,9 +19,7 @@ def test_a_wait_moves_the_clock_by_its_length() -> None:
         await asyncio.sleep(3600.0)
         return asyncio.get_running_loop().time()
 
-    began_s = time.monotonic()
     assert crowds.in_virtual_time(run) == pytest.approx(3600.0, abs=0.01)
-    assert time.monotonic() - began_s < 3600.0
 
 
 def test_a_wait_without_an_end_is_an_error() -> None:
