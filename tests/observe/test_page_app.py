@@ -6,6 +6,8 @@ import asyncio
 import gc
 import json
 import logging
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -368,3 +370,25 @@ def test_the_timer_keeps_no_throttle_alive() -> None:
     assert known() is None
     builder(history)
     assert builder.state is None
+
+
+def test_the_first_visit_imports_nothing_that_takes_long() -> None:
+    script = """
+import asyncio, sys
+import httpx
+from autoglm_throttle.observe import status_app
+from autoglm_throttle.testing import FakeGpu, throttle_for_tests
+
+async def main():
+    transport = httpx.ASGITransport(status_app(throttle_for_tests(gpu=FakeGpu())))
+    known = set(sys.modules)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/") as client:
+        for path in ("/", "/data.json"):
+            assert (await client.get(path)).status_code == 200
+    print(*sorted(name for name in set(sys.modules) - known if not name.startswith(("httpx", "httpcore"))))
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "anyio._backends" not in done.stdout, done.stdout
+    assert len(done.stdout.split()) < 5, done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -84,6 +86,9 @@ class StatusApp:
         self._timer.start()
         start_alerts(throttle)
         exempt(self)
+        # Loaded by anyio at its first use, which would hold the event loop for 20 ms at the first visit.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("anyio._backends._asyncio")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
