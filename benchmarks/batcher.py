@@ -27,7 +27,7 @@ from benchmarks.shared.bars import Bar
 
 ENGINES = {
     "cheap item": (0.002, 0.020, 0.2),
-    "dear item": (0.010, 0.010, 0.5),
+    "expensive item": (0.010, 0.010, 0.5),
     "fixed part": (0.001, 0.050, 0.3),
     "tight": (0.005, 0.100, 0.4),
 }

@@ -285,7 +285,8 @@ def redis_scale_parts() -> Iterator[tuple[str, str]]:
     yield "redis-server", scaled.server_part(kept)
     yield "redis-loads", scaled.load_part(kept)
     yield "redis-leases", scaled.lease_part(kept)
-    yield "redis-partition", scaled.partition_part(kept)
+    shared = json.loads((RESULTS / "redis.json").read_text())
+    yield "redis-partition", scaled.partition_part(kept, shared)
 
 
 def gateway_part(kept: Mapping[str, Any]) -> str:

@@ -13,10 +13,15 @@ simulation can be believed. The lease rows use the package's leases with the ref
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+import hiredis
 
 from autoglm_throttle import Demand, Priority, Throttle
 from autoglm_throttle.store.protocol import script
@@ -27,13 +32,13 @@ from benchmarks.scaled.simulated_redis import Cost, user_text
 from benchmarks.shared import bench as real
 from benchmarks.shared import calls, drive
 from benchmarks.shared.bars import Bar
-from benchmarks.shared.floor import Floor, one_call_each
 from benchmarks.shared.gauge import Gauge
 from tests.store import fleet_processes
 from tests.store.cluster import Cluster3
 from tests.store.server import RedisServer
 
 SIZES: Final = (1, 4, 16, 64)
+CONNECTIONS: Final = 64
 ROW_S: Final = 1.0
 MEMORY_USERS: Final = 100_000
 ALIKE: Final = {"processes": 50, "rate_rps": 1500.0, "seconds": 4.0}
@@ -74,26 +79,19 @@ LEASES: Final[tuple[tuple[int, float, float | None], ...]] = (
 def server_time(rounds: int) -> dict[str, Any]:
     """Measure the processor time of a server's thread for a call of some checks; the least of all rounds."""
     users = [user_text(number) for number in range(20_000)]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"connections": CONNECTIONS}
     with RedisServer() as server:
         gauge = Gauge(server)
         for size in SIZES:
-            batches = [users[start : start + size] for start in range(0, len(users) - size, size)]
-            if size == 1:  # 64 calls are on their way at any time, as those of many processes
-                packed = [
-                    one_call_each(users[start : start + 64], real.LIMIT)
-                    for start in range(0, len(users) - 64, 64)
-                ]
-            else:
-                packed = [_in_flight(batches[start : start + 8]) for start in range(0, len(batches) - 8, 8)]
+            starts = range(0, len(users) - size, size)
+            packed = [calls.packed(users[start : start + size], real.LIMIT) for start in starts]
             taken_s = []
             for _ in range(rounds):
                 gauge.empty()
                 server.command("SCRIPT", "LOAD", script())
-                floor, before = Floor(server.port, packed), gauge.read()
-                tally = floor.run(ROW_S)
-                taken_s.append((gauge.read().cpu_s - before.cpu_s) / tally.decisions)
-                floor.close()
+                before = gauge.read()
+                checks = size * _answered(server.port, itertools.cycle(packed))
+                taken_s.append((gauge.read().cpu_s - before.cpu_s) / checks)
             found[f"us_per_check_{size}"] = min(taken_s) * 1e6
         found["version"] = server.binary.name
     one, many = found["us_per_check_1"], found[f"us_per_check_{SIZES[-1]}"]
@@ -102,8 +100,23 @@ def server_time(rounds: int) -> dict[str, Any]:
     return found
 
 
-def _in_flight(batches: Sequence[Sequence[str]]) -> tuple[bytes, int]:
-    return b"".join(calls.packed(users, real.LIMIT) for users in batches), len(batches)
+def _answered(port: int, packed: Iterator[bytes]) -> int:
+    """Count the replies to calls, each of them on a connection of its own, as those of many processes."""
+    count, until_s = 0, time.perf_counter() + ROW_S
+    with contextlib.ExitStack() as opened:
+        address = ("127.0.0.1", port)
+        sockets = [opened.enter_context(socket.create_connection(address)) for _ in range(CONNECTIONS)]
+        readers = [hiredis.Reader() for _ in sockets]
+        while time.perf_counter() < until_s:
+            for each in sockets:
+                each.sendall(next(packed))
+            for each, reader in zip(sockets, readers, strict=True):
+                while (reply := reader.gets()) is False:
+                    reader.feed(each.recv(65_536))
+                if isinstance(reply, hiredis.ReplyError):
+                    raise reply
+                count += 1
+    return count
 
 
 def memory() -> dict[str, float]:
@@ -218,6 +231,13 @@ def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
     ratio = same["simulated_calls_per_request"] / same["real_calls_per_request"]
     yield Bar(f"{text}, at most", ratio, 1.1)
     yield Bar(f"{text}, at least", ratio, 0.9, at_most=False)
+    server = found["server"]
+    for size in SIZES[1:-1]:
+        ratio = (server["call_us"] / size + server["check_us"]) / server[f"us_per_check_{size}"]
+        yield Bar(f"time of a check in a call of {size}, simulated over real, at most", ratio, 1.2)
+        yield Bar(
+            f"time of a check in a call of {size}, simulated over real, at least", ratio, 0.8, at_most=False
+        )
     rows = {tuple(row["case"]): row for row in found["loads"]}
     yield Bar("1,000 processes, 20,000/s: decided without the store", rows[CALM]["decided_locally"], 0.0)
     text = "1,000 processes on 3 nodes, 80,000/s: decided without the store"

@@ -15,8 +15,8 @@ from autoglm_throttle import Demand, Permit, Priority, Throttle
 from autoglm_throttle.settings import Settings
 from autoglm_throttle.store.health import HealthState
 from autoglm_throttle.store.shared_limits import SharedUserLimits, StoreView
+from autoglm_throttle.traffic.inproc.loop import VirtualLoop
 from benchmarks.scaled.simulated_redis import TAGS, Client, Cost, Node, user_text
-from benchmarks.scaled.virtual_loop import VirtualLoop
 from benchmarks.shared.drive import quantile
 
 USERS: Final = 10_000_000

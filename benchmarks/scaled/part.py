@@ -22,14 +22,15 @@ def server_part(kept: Mapping[str, Any]) -> str:
         f"A call takes {server['call_us']:.0f} µs and {server['check_us']:.1f} µs for each check in it. That "
         f"is under load: a server with little to do takes {idle_us:.0f} µs for a call of one check, most "
         "of it to wake up.\n\n"
-        f"A user with one request takes {memory['bytes_per_user']:.0f} bytes: all {kept['users']:,} users "
-        f"{memory['all_users_gb']:.1f} GB. At 20,000 requests/s with a window of a minute "
-        f"{memory['active_users_even']:,} users are counted at a time if all are alike "
-        f"({memory['active_gb_even']:.2f} GB), and {memory['active_users_skewed']:,} if the n-th has a share "
-        "of 1/n.\n\n"
-        f"A cluster of three needs {three / one:.1f} times the processor time per check in all "
-        f"({three:.1f} µs instead of {one:.1f} µs at 64 requests of one process at a time), since a call is "
-        f"divided by partition. The busiest node has {kept['cluster']['three']['busiest_share']:.0%} of it.\n"
+        f"A user with one request takes {memory['bytes_per_user']:.0f} bytes, measured with 100,000 users. "
+        f"{kept['users']:,} users take {memory['all_users_gb']:.1f} GB at that rate. Only users with a "
+        "request within the window have a key. With a window of a minute and 20,000 requests/s these are "
+        f"{memory['active_users_even']:,} if all users send as much ({memory['active_gb_even']:.2f} GB), and "
+        f"{memory['active_users_skewed']:,} if the n-th sends 1/n of the first.\n\n"
+        "A call with users of several partitions is divided among the nodes of a cluster. With 64 requests "
+        f"of one process at a time a check takes {three:.1f} µs of all three nodes, {three / one:.1f} times "
+        f"that of one server ({one:.1f} µs). The busiest node has "
+        f"{kept['cluster']['three']['busiest_share']:.0%} of the load.\n"
         f"{_source(kept)}"
     )
 
@@ -68,15 +69,20 @@ def _skew(row: Mapping[str, Any]) -> str:
     return "" if row["share_of_first"] is None else f", {row['share_of_first']:.0%} of it in one process"
 
 
-def partition_part(kept: Mapping[str, Any]) -> str:
-    """Render the partition."""
-    cut = kept["partition"]
+def partition_part(kept: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    """Render the partition, and the failover in the record of shared limits."""
+    cut, failover = kept["partition"], shared["failure"]["failover"]
     return (
         "300 of 1,000 processes lose the network to Redis for three seconds, at 10,000 requests/s, a fifth "
-        f"of them of one user. All notice, and a request waits {cut['wait_p99_ms']:.0f} ms at most. The user "
-        f"that sends most gets {cut['hot_admitted']:.2f} times its limit in that minute, and the user that "
-        f"gains most {cut['most_admitted']:.2f} times. {cut['recovery_s']:.2f} s after the network is back "
-        f"all processes check with Redis again.\n{_source(kept)}"
+        "of them of one user. All 300 then decide without Redis. A request waits "
+        f"{cut['wait_p99_ms']:.0f} ms at most. The user that sends most gets {cut['hot_admitted']:.2f} times "
+        f"its limit in that minute, and the user that gains most {cut['most_admitted']:.2f} times. "
+        f"{cut['recovery_s']:.2f} s after the network is back all processes check with Redis again.\n"
+        f"{_source(kept)}\n"
+        "When a Sentinel promotes a replica, the slowest decision takes "
+        f"{failover['slowest_ms']:.1f} ms, and checks are shared again after {failover['recovery_s']:.2f} s. "
+        "Units that were not replicated yet are lost, which admits a few requests more.\n\n"
+        f"`benchmarks/redis.py`, {shared['server']}: {line(shared)}.\n"
     )
 
 
