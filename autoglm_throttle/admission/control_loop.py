@@ -185,7 +185,7 @@ class ControlLoop:
         if self._admission.parts.dry_run:
             return 1.0
         factor = self.state().factor
-        if factor < 1.0:  # nginx may let no request through that would wake idle samplers
+        if factor < 1.0:  # nginx may let no request through that would restart a crashed sampler
             self.monitor.wake(self._clock())
         return factor
 

@@ -16,7 +16,7 @@ from autoglm_throttle.settings import Settings
 from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.types import Clock, Policy
 
-# Seconds between two looks at the factor, a tenth of the usual interval of samples: 20 us each.
+# Seconds between two looks at the factor: a tenth of the usual interval of samples, 60 us each.
 FOLLOW_S: Final = 0.1
 WAIT_S: Final = 1.0  # the same while another process holds the lock, or after a fault of the folder
 FOLDER_MODE: Final = 0o755  # the workers of nginx run as another user

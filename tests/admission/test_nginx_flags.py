@@ -7,13 +7,14 @@ import errno
 import logging
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoglm_throttle import Settings, Throttle
+from autoglm_throttle import Demand, Permit, Settings, Throttle
 from autoglm_throttle.admission.nginx_flags import (
     FOLLOW_S,
     WAIT_S,
@@ -244,6 +245,47 @@ def test_fault_of_the_folder_is_an_oddity(tmp_path: Path) -> None:
     assert service.control.nginx_flags is not None
     service.control.nginx_flags.step()
     assert service.snapshot().oddities["nginx_flags"] == 1
+
+
+@pytest.mark.parametrize(("pct", "factor", "times"), [(97, 0.0, 1), (5, 1.0, 0)])
+def test_crashed_samplers_are_restarted_at_a_low_tier(
+    tmp_path: Path, pct: int, factor: float, times: int
+) -> None:
+    service, gpu = throttle(tmp_path)
+    gpu.write_text(f"index,utilization_pct\n0,{pct}\n")
+    control, woken = service.control, list[float]()
+    control.monitor.wake = woken.append  # type: ignore[method-assign]
+    control.monitor.tick()
+    assert (control.factor_for_nginx(), len(woken)) == (factor, times)
+
+
+def test_folder_that_hangs_holds_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def hang(flags: NginxFlags, tier: float) -> None:
+        entered.set()
+        leave.wait()
+
+    monkeypatch.setattr(NginxFlags, "_write", hang)
+    service, _ = throttle(tmp_path, policy="adaptive")
+    service.start()
+    try:
+        assert entered.wait(HANG_S)
+        assert isinstance(service.try_admit(Demand()), Permit)
+        assert service.snapshot().oddities["nginx_flags"] == 0
+        service.stop()
+        assert not leave.is_set(), "start, admission and stop return while the folder hangs"
+    finally:
+        leave.set()
+
+
+def test_lock_is_no_link_to_another_file(make: Callable[[], Writer], tmp_path: Path) -> None:
+    folder, victim = tmp_path / "flags", tmp_path / "victim"
+    folder.mkdir()
+    (folder / "lock").symlink_to(victim)
+    writer = make()
+    assert (writer.at(0.4), len(writer.faults)) == (WAIT_S, 1)
+    assert not victim.exists()
 
 
 def test_manual_throttle_writes_no_flags(tmp_path: Path) -> None:
