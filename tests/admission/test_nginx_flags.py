@@ -249,12 +249,12 @@ def test_fault_of_the_folder_is_an_oddity(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pct", "factor", "times"), [(97, 0.0, 1), (5, 1.0, 0)])
 def test_crashed_samplers_are_restarted_at_a_low_tier(
-    tmp_path: Path, pct: int, factor: float, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pct: int, factor: float, times: int
 ) -> None:
     service, gpu = throttle(tmp_path)
     gpu.write_text(f"index,utilization_pct\n0,{pct}\n")
     control, woken = service.control, list[float]()
-    control.monitor.wake = woken.append  # type: ignore[method-assign]
+    monkeypatch.setattr(control.monitor, "wake", woken.append)
     control.monitor.tick()
     assert (control.factor_for_nginx(), len(woken)) == (factor, times)
 
