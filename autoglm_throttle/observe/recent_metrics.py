@@ -28,7 +28,7 @@ def _latency(inputs: MetricsInput) -> Rows:
     for priority, share in product(Priority, QUANTILES):
         found = history.quantile(share, "request_duration_seconds", WINDOW_S, priority=priority.label)
         if found is not None:
-            yield (priority.label, f"{share:g}"), found
+            yield (priority.label, f"{100 * share:g}"), found
 
 
 def _errors(inputs: MetricsInput) -> Rows:
@@ -89,10 +89,10 @@ def _scores(position: int) -> ReadRows:
 RECENT_METRICS: Final[tuple[MetricSpec, ...]] = (  # In the order of the page
     gauge(
         "latency_seconds",
-        "Quantiles 0.5, 0.95 and 0.99 of request_duration_seconds in the last 60 s, linear inside a bucket. "
+        "Percentiles 50, 95 and 99 of request_duration_seconds in the last 60 s, linear inside a bucket. "
         "Those of several processes cannot be combined: take quantiles of the histogram.",
         _latency,
-        "priority quantile",
+        "priority percentile",  # promtool keeps the label quantile to summaries
     ),
     gauge(
         "error_ratio", "Share of failures in the requests that ended in the last 60 s.", _errors, "priority"

@@ -7,12 +7,19 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from autoglm_throttle import Settings, ThrottleError
 from autoglm_throttle.cli import agent, main
 from autoglm_throttle.cli.agent import serve
+from autoglm_throttle.settings.groups.gpu import GpuSettings
+from autoglm_throttle.settings.groups.store import StoreSettings
+from autoglm_throttle.store.gpu import RemoteGpuProvider
+from tests.store.polling import HANG_S, until
+from tests.store.server import RedisServer
 
 
 @pytest.fixture
@@ -73,3 +80,32 @@ def test_process_ends_with_success_at_sigterm(card: str, monkeypatch: pytest.Mon
         assert process.stdout.readline().startswith("metrics of this host on http://127.0.0.1:")
         process.terminate()
         assert process.wait(30) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("load")
+def test_the_gpu_of_a_killed_agent_is_lost_and_never_idle(
+    card: str, own_server: RedisServer, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"GPU": card, "FLEET_GPU": "true", "REDIS_URL": own_server.url, "REDIS_PREFIX": redis_prefix}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AUTOGLM_THROTTLE_{name}", value)
+    store, seen = StoreSettings(redis_prefix=redis_prefix), set[tuple[str, float | None]]()
+
+    def connect() -> Any:
+        return redis.Redis.from_url(own_server.url)
+
+    reader = RemoteGpuProvider(None, connect, "reader", store, GpuSettings())
+
+    def shows(health: str) -> bool:
+        rows = {(row.health, row.utilization_pct) for row in reader.read()}
+        seen.update(rows)
+        return any(found == health for found, _ in rows)
+
+    command = [sys.executable, "-m", "autoglm_throttle", "agent", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        until(lambda: shows("ok"), HANG_S, "the GPU of the agent")
+        process.kill()
+    until(lambda: shows("lost"), HANG_S, "the loss of its GPU")
+    assert seen == {("ok", 73.0), ("lost", None)}
+    reader.close()

@@ -8,11 +8,14 @@ import shutil
 import subprocess
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from autoglm_throttle import Settings
+from autoglm_throttle.observe import collector, host
 from autoglm_throttle.observe.dashboards import (
     WITHOUT_PANEL,
     dashboard,
@@ -24,6 +27,8 @@ from autoglm_throttle.observe.dashboards import (
 )
 from autoglm_throttle.observe.metric import PREFIX
 from autoglm_throttle.observe.metrics import METRICS
+from autoglm_throttle.testing import ManualClock
+from tests.observe.scraping import GUARDS, HOST, QUOTA, STORE, knowing_all, loaded, with_recent
 
 KEPT = Path(__file__).parents[2] / "examples" / "monitoring"
 PROMTOOL = shutil.which("promtool")
@@ -111,3 +116,18 @@ def test_promtool_accepts_rules_configuration_and_expressions(tmp_path: Path) ->
         command = [str(PROMTOOL), "check", *arguments]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no Prometheus on this machine")
+def test_promtool_accepts_every_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_monitor", lambda: SimpleNamespace(current=lambda: HOST))
+    clock = ManualClock()
+    throttle = loaded({"clock": clock, "gpu": knowing_all(clock)}, store=STORE, quota=QUOTA, guards=GUARDS)
+    throttle.tick()
+    with_recent(throttle)
+    registry = CollectorRegistry()
+    registry.register(collector(throttle))
+    command = [str(PROMTOOL), "check", "metrics"]
+    done = subprocess.run(command, input=generate_latest(registry), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout + done.stderr == b""

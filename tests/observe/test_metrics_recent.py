@@ -23,7 +23,7 @@ GB = 1e9
 def test_quantiles_are_those_of_the_last_minute() -> None:
     throttle = throttle_for_tests()
     with_recent(throttle)
-    found = [value(throttle, "latency_seconds", priority="high", quantile=q) for q in ("0.5", "0.95", "0.99")]
+    found = [value(throttle, "latency_seconds", priority="high", percentile=p) for p in ("50", "95", "99")]
     # 120 requests of 5 to 10 ms and 60 of 10 to 25 ms.
     assert found == pytest.approx(
         [0.005 + 0.005 * 90 / 120, 0.01 + 0.015 * 51 / 60, 0.01 + 0.015 * 58.2 / 60]
@@ -83,7 +83,7 @@ def test_requests_of_a_throttle_reach_the_gauges() -> None:
     throttle.clock.advance(5.0)
     timer.step()
     assert value(throttle, "error_ratio", priority="mid") == pytest.approx(1 / 3)
-    assert value(throttle, "latency_seconds", priority="mid", quantile="0.5") == pytest.approx(0.625)
+    assert value(throttle, "latency_seconds", priority="mid", percentile="50") == pytest.approx(0.625)
     total_s = timer.history.increase("request_duration_seconds_sum", 5.0, priority="mid")
     assert total_s == {("mid", "admitted"): pytest.approx(1.8)}
 
