@@ -14,7 +14,7 @@ from tests.fake_nvml.build import COMPILER
 def test_the_record_keeps_its_bars() -> None:
     kept: dict[str, Any] = json.loads((harness.RESULTS / "agent.json").read_text())
     bars = list(agent.bars(kept))
-    assert len(bars) == 4
+    assert len(bars) == 11
     assert [str(bar) for bar in bars if not bar.met] == []
     assert [bar.record() for bar in bars] == kept["bars"]
 
@@ -22,6 +22,15 @@ def test_the_record_keeps_its_bars() -> None:
 def test_a_reading_takes_time() -> None:
     found = agent.reading(rounds=40, pause_s=0.0)
     assert 0.0 < found["least_ms"] <= found["paused_ms"]
+
+
+def test_a_load_moves_the_figure_of_its_resource() -> None:
+    found = agent.loads(0.3)
+    assert all(row["done"] > 0.0 for row in found.values())
+    assert len(list(agent.bars({"loads": found}))) == 7
+    found["disk"]["disk"] = 0.0
+    (bar,) = (bar for bar in agent.bars({"loads": found}) if bar.text == "load of disk: shown over done")
+    assert not bar.met
 
 
 @pytest.mark.slow
