@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks import harness
 from tests.docs.pages import Command, blocks, commands
-from tests.project.wheel import ROOT, build
+from tests.project.wheel import build
 from tests.store.server import RedisServer, free_port
 
 START_S = 60.0
@@ -127,11 +127,9 @@ def command(page: str, *words: str) -> Command:
 
 
 def install(newcomer: Newcomer, wheel: Path) -> None:
-    """Install the wheel as the README says, in place of the clone."""
+    """Install the wheel as the README says, in place of the clone: no version is pinned."""
     subprocess.run([sys.executable, "-m", "venv", str(newcomer.commands.parent)], check=True)
-    pip = ("pip", "install", "--quiet", "--disable-pip-version-check")
-    pinned = ("--constraint", str(ROOT / ".ci" / "constraints.txt"))
-    newcomer.run(*pip, *pinned, f"{wheel}[all]")
+    newcomer.run("pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[all]")
 
 
 def first_answers(newcomer: Newcomer) -> None:

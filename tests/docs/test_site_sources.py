@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 
@@ -14,7 +15,10 @@ from docs.generate.pages import ROOT, Navigation, Pages, navigation, place
 from docs.generate.site import api_entries, collect, stage
 from tests.docs.pages import blocks
 
-FILES = collect()
+
+@cache
+def files() -> dict[PurePosixPath, bytes]:
+    return collect()
 
 
 def pages_in(entries: Navigation) -> list[str]:
@@ -24,12 +28,12 @@ def pages_in(entries: Navigation) -> list[str]:
 def test_navigation_has_every_page_once() -> None:
     named = pages_in(navigation(api_entries()))
     assert len(named) == len(set(named))
-    own = {path for path in FILES if path.suffix == ".md" and path.parts[0] != "source"}
+    own = {path for path in files() if path.suffix == ".md" and path.parts[0] != "source"}
     assert {PurePosixPath(name) for name in named if not name.startswith("source/")} == own
 
 
 def test_navigation_leads_to_pages_that_exist() -> None:
-    assert [name for name in pages_in(navigation(api_entries())) if PurePosixPath(name) not in FILES] == []
+    assert [name for name in pages_in(navigation(api_entries())) if PurePosixPath(name) not in files()] == []
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,7 @@ def test_sources_are_staged_beside_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", api.MODULES)
 def test_reference_has_each_public_name(name: str) -> None:
     module = import_module(name)
-    text = FILES[PurePosixPath(f"api/{name}.md")].decode()
+    text = files()[PurePosixPath(f"api/{name}.md")].decode()
     headings = re.findall(r"^## `(\w+)`$", text, re.MULTILINE)
     exported = getattr(module, "__all__", headings)
     assert headings
@@ -130,7 +134,7 @@ def test_sections_of_a_docstring_are_lists() -> None:
 
 
 def test_docstrings_below_attributes_are_shown() -> None:
-    text = FILES[PurePosixPath("api/autoglm_throttle.md")].decode()
+    text = files()[PurePosixPath("api/autoglm_throttle.md")].decode()
     assert "- `taken_at_s: float`: Monotonic." in text
     assert "- `verified: bool = False`: Whether the identity was checked." in text
     assert "Annotated[" not in text.partition("## `BreakerSettings`")[2].partition("\n## ")[0]
