@@ -66,12 +66,14 @@ _QUEUE_DETAIL_TEXTS = {  # More precise texts, by the decision's detail
     "queue:paused": "Too many requests wait for their clients; try again in {seconds} s.",
 }
 
-EXPOSED_FIELDS = (  # Every field name that a response may carry, for Access-Control-Expose-Headers
+EXPOSED_FIELDS = (
     *("retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy"),
     *("x-degraded", "x-should-retry"),
     *(name for names in LIMIT_NAMES.values() for name in names),
     *TOKEN_FIELDS,
 )
+"""Every field name that a response may carry, for Access-Control-Expose-Headers."""
+
 LEGACY_NAMES = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 THROTTLE_FIELDS = frozenset(name.encode() for name in (*EXPOSED_FIELDS, *LEGACY_NAMES))
 

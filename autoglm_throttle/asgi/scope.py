@@ -23,10 +23,12 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 CLIENT_DISCONNECTS = (ClientDisconnect, WebSocketDisconnect)
 
-# The scope entry with the decisions on a request, which `verdicts_of` reads: a list of a throttle, its
-# decision, the next throttle and so on, outermost first. A list takes a quarter of the time of a dict, and
-# copies of a scope share it. In ``scope["state"]`` the entry that holds the `ResourceAdvice`.
+# The value is a list of a throttle, its decision, the next throttle and so on, outermost first. A list takes
+# a quarter of the time of a dict, and copies of a scope share it.
 MARKER = "autoglm_throttle"
+"""The scope entry with the decisions on a request, which `verdicts_of` reads. In ``scope["state"]`` the entry
+that holds the `ResourceAdvice`.
+"""
 
 
 def verdicts_of(scope: Mapping[str, Any]) -> dict[Throttle, Any]:

@@ -187,7 +187,7 @@ def _measured(attribute: str) -> ReadRows:
 
 _work_class = partial(per(work_classes, "work_class"), "gauge")
 
-METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in the order of the page
+METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (
     counter(
         "requests",
         "Decisions: admitted, limited (429, 413: the caller's own limit), shed (503: our load), "
@@ -423,3 +423,4 @@ METRICS: Final[tuple[MetricSpec | HistogramSpec, ...]] = (  # Every metric, in t
     ),
     info("build_info", "The version of this library.", lambda _: [((__version__,), 1)], "version"),
 )
+"""Every metric, in the order of the page."""

@@ -45,13 +45,14 @@ SHOWN: Final = 200
 PACKAGE: Final = Path(__file__).parents[2] / "autoglm_throttle"
 
 _SECTION: Final = re.compile(r"^(Args|Returns|Raises|Yields|Attributes):$")
+_ASSIGNMENT: Final = re.compile(r"^([A-Za-z]\w*)(?:: [^=\n]+)? = ", re.MULTILINE)
 _ITEM: Final = re.compile(r"^(\w[\w.]*|\*+\w+): ")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Return the public names of a module: those it exports, else those it defines."""
+    """Return the public names of a module: those it exports, else those it defines and documents."""
     exported = getattr(module, "__all__", None)
     if exported is not None:
         return sorted(exported, key=str.lower)
@@ -60,8 +61,9 @@ def public_names(module: ModuleType) -> list[str]:
 
 def _is_own(value: object, name: str, module: ModuleType) -> bool:
     home = getattr(value, "__module__", "")
-    documented = inspect.isclass(value) or inspect.isfunction(value)
-    return documented and not name.startswith("_") and (home == module.__name__ or _is_package(module, home))
+    if name.startswith("_") or not (inspect.isclass(value) or inspect.isfunction(value)):
+        return not name.startswith("_") and bool(_meaning(name))
+    return home == module.__name__ or _is_package(module, home)
 
 
 def _is_package(module: ModuleType, home: str) -> bool:
@@ -226,15 +228,25 @@ def _entry(name: str, value: object) -> str:
     if inspect.isfunction(value):
         return _function(name, _source(value), 2)
     shown = _code(f"{name} = {value!r}") if len(repr(value)) <= SHOWN else ""
-    return f"## `{name}`\n\n{shown}{_constants().get(name, '').replace('``', '`')}\n\n"
+    return f"## `{name}`\n\n{shown}{_meaning(name).replace('``', '`')}\n\n"
 
 
 @cache
-def _constants() -> dict[str, str]:
-    """Return the docstrings below the constants and type aliases of all modules, by name."""
-    trees = (ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py")))
-    found = (each for tree in trees for each in _documented(tree.body))
-    return {name: meaning for name, _, meaning in found if meaning}
+def _assigned() -> dict[str, list[str]]:
+    """Return the sources of the modules that assign a name, by name."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text("utf-8")
+        for name in _ASSIGNMENT.findall(text):
+            found.setdefault(name, []).append(text)
+    return found
+
+
+@cache
+def _meaning(name: str) -> str:
+    """Return the docstring below a constant or a type alias, in the module that defines it."""
+    found = (_documented(ast.parse(text).body) for text in _assigned().get(name, ()))
+    return next((meaning for each in found for one, _, meaning in each if one == name and meaning), "")
 
 
 def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str, str]]:

@@ -93,6 +93,14 @@ def test_reference_has_each_public_name(name: str) -> None:
     assert sorted(headings) == sorted(exported)
 
 
+@pytest.mark.parametrize("name", api.MODULES)
+def test_reference_explains_each_public_name(name: str) -> None:
+    entries = files()[PurePosixPath(f"api/{name}.md")].decode().split("\n## ")[1:]
+    texts = {entry.partition("\n")[0]: re.sub(r"```.*?```", "", entry, flags=re.DOTALL) for entry in entries}
+    unexplained = [title for title, text in texts.items() if not text.partition("\n")[2].strip()]
+    assert unexplained in ([], ["`__version__`"])
+
+
 def test_reference_has_the_modules_that_pages_import() -> None:
     text = "".join(block.text for block in blocks("python"))
     imported = set(re.findall(r"^from (autoglm_throttle[\w.]*) import", text, re.MULTILINE))

@@ -34,9 +34,10 @@ WATCH_S = 1.0  # Between two samples
 # A timer may fire this much early: asyncio rounds by the resolution of the machine's clock.
 TIMER_SLACK_S = 1e-6
 
-# Called once a virtual second with the seconds since the start, from 0 on; its values are stored in
-# ``Result.watched``. A throttle with ``sampling="manual"`` can read its GPUs here.
 WatchCallback = Callable[[float], Mapping[str, float] | None]
+"""Called once a virtual second with the seconds since the start, from 0 on; its values are stored in
+``Result.watched``. A throttle with ``sampling="manual"`` can read its GPUs here.
+"""
 
 
 class ClientBehavior(TypedDict, total=False):

@@ -70,8 +70,8 @@ class Arrivals:
 Arrivals.UNIFORM = Arrivals(math.inf)
 Arrivals.POISSON = Arrivals(1.0)
 
-# Percent of all requests: important requests are few, unimportant ones many; our decision.
 MIX = {Priority.HIGH: 10.0, Priority.MID: 30.0, Priority.LOW: 60.0}
+"""Percent of all requests: important requests are few, unimportant ones many; our decision."""
 
 
 def parse_mix(text: str) -> dict[Priority, float]:

@@ -10,7 +10,8 @@ from itertools import accumulate
 
 from autoglm_throttle.traffic.errors import TrafficError
 
-MAX_PLANNED = 50_000_000  # Requests of a plan; it stays in memory at about 19 bytes a request
+MAX_PLANNED = 50_000_000
+"""Requests of a plan; it stays in memory at about 19 bytes a request."""
 
 # A plan and its report have one row per second; a longer run is assumed to be a typing error.
 MAX_DURATION_S = 30 * 86_400.0
@@ -31,8 +32,8 @@ SHAPE_SYNTAX = (
     "ramp:FROM:TO:TIME"
 )
 USERS_SYNTAX = "users:N:TIME[:THINK], users:FROM:TO:STEPS:TIME"
-# Syntax accepted by `parse_shape`.
 GRAMMAR = f"{SHAPE_SYNTAX}, {USERS_SYNTAX} or trace:PATH; rates are requests/s, durations take ms, s or m"
+"""Syntax accepted by `parse_shape`."""
 
 
 def parse_number(text: str) -> float:
