@@ -24,6 +24,7 @@ from autoglm_throttle.types import Priority
 BURST: Final = 0.1  # of a second's requests: a client that sends evenly has a jitter below that
 CLOSED_RETRY_S: Final = 2  # two samples: sooner the tier cannot have changed
 CHECK_TIMEOUT_S: Final = 60.0
+METRICS: Final = "/metrics"
 PARTS: Final = ("all", "http", "server")
 
 _HOST: Final = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])"
@@ -163,6 +164,8 @@ class EdgeConfiguration:
         yield "upstream throttle_service {"
         yield from (f"    server {address};" for address in self._upstreams)
         yield "    keepalive 64;"
+        # Below the 5 s of uvicorn: a request on a connection that the server is closing would fail.
+        yield "    keepalive_timeout 4s;"
         yield "}"
 
     def _server_lines(self) -> Iterator[str]:
@@ -175,10 +178,15 @@ class EdgeConfiguration:
             yield "limit_req_dry_run on;"
         yield "proxy_http_version 1.1;"
         yield "proxy_buffering off;"  # streams
+        yield "proxy_read_timeout 600s;"  # of a response that is not streamed
+        yield "proxy_next_upstream error;"  # a slow request is not sent again, as by default
         for name, value in _FORWARDED.items():
             yield f"proxy_set_header {name} {value};"
         for path in self._settings.callers.exempt_paths:
-            yield f"location = {_quoted(path)} {{ proxy_pass http://throttle_service; }}"
+            # Metrics are for Prometheus, which reads them from the service itself.
+            action = "deny all" if path == METRICS else "proxy_pass http://throttle_service"
+            yield f"location = {_quoted(path)} {{ {action}; }}"
+        yield f"location ^~ {METRICS}/ {{ deny all; }}"
         yield "location / {"
         if len(self._open) == len(self._lower):  # the lowest tier is 0
             yield "    if ($throttle_tier = 0) { return 418; }"

@@ -217,11 +217,20 @@ CHAIN = exact(
 LISTENER = exact({"name": NAME, "address": ADDRESS, "filter_chains": each(CHAIN)})
 BUDGET_OF_RETRIES = exact({"budget_percent": PERCENT, "min_retry_concurrency": WHOLE})
 LOCALITY = exact({"lb_endpoints": each(exact({"endpoint": exact({"address": ADDRESS})}))})
+UPSTREAM = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+PROTOCOL = exact(
+    {
+        "@type": const(f"type.googleapis.com/{UPSTREAM}"),
+        "common_http_protocol_options": exact({"idle_timeout": DURATION}),
+        "explicit_http_config": exact({"http_protocol_options": exact({})}),
+    }
+)
 CLUSTER = exact(
     {
         "name": NAME,
         "type": const("STRICT_DNS"),
         "connect_timeout": DURATION,
+        "typed_extension_protocol_options": exact({UPSTREAM: PROTOCOL}),
         "circuit_breakers": exact({"thresholds": each(exact({"retry_budget": BUDGET_OF_RETRIES}))}),
         "load_assignment": exact({"cluster_name": NAME, "endpoints": each(LOCALITY)}),
     }

@@ -119,6 +119,7 @@ def test_tier_is_in_force_at_the_next_request(nginx: Nginx) -> None:
             assert closed.headers["content-type"] == "application/problem+json"
             assert json.loads(closed.body)["reason"] == "gpu:overload"
             assert ask(connection, "/health").status == 200, "an exempt path"
+            assert [ask(connection, path).status for path in ("/metrics", "/metrics/")] == [403, 403]
             put(1.0)
             assert ask(connection, "/health").status == 200
 
@@ -219,6 +220,7 @@ def test_flags_survive_killed_writers(fleet: Fleet) -> None:
         assert nginx.get().status == 200
 
         fleet.kill(first)
+        assert [nginx.get().status for _ in range(3)] == [200] * 3, "by the other worker"
         fleet.use(97.0)
         until(lambda: flags_in(fleet) == {"tier0"}, HANG_S, "the second worker has taken over")
         assert nginx.get().status == 503
