@@ -95,7 +95,10 @@ class Pages:
         path, mark, anchor = target.partition("#")
         if not path or ":" in path:  # in the same page, or on another host
             return target
-        to = self.add(Path(os.path.normpath(folder / path)))
+        file = Path(os.path.normpath(folder / path))
+        if not file.exists():
+            raise FileNotFoundError(f"{where}: the link {target} leads to nothing")
+        to = self.add(file)
         return PurePosixPath(os.path.relpath(to, where.parent)).as_posix() + mark + anchor
 
 

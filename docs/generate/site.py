@@ -93,7 +93,10 @@ def main() -> None:
     """Build the site, and print where it is and the time it took."""
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else OUTPUT
     started_s = time.monotonic()
-    pages = build(output)
+    try:
+        pages = build(output)
+    except (FileNotFoundError, RuntimeError) as error:
+        sys.exit(f"no site: {error}")
     took_s = time.monotonic() - started_s
     sys.stdout.write(f"{output / 'index.html'}: {pages} pages in {took_s:.0f} s\n")
 
