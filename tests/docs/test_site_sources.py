@@ -72,7 +72,7 @@ def test_links_lead_to_places_of_the_site(linked: str) -> None:
 
 
 def test_link_to_nothing_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError, match="page.md: the link gone.md leads to nothing"):
+    with pytest.raises(FileNotFoundError, match=r"page\.md: the link gone\.md leads to nothing"):
         Pages()._linked("[a](gone.md)", ROOT / "docs", PurePosixPath("page.md"))
 
 
