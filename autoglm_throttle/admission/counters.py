@@ -24,7 +24,7 @@ DURATION_BUCKETS_S = (
 # Rejections by a user limit that are kept: they name the users limited most.
 LIMITED_USERS = 1_000
 
-# Pairs of a route and a limit whose rejections are counted apart: a service may make up names of routes.
+# Routes whose rejections are counted apart: a service may make up their names.
 MOST_REJECTING = 500
 
 ODDITIES = (  # Names of handled and counted oddities: a closed set, also the metric label
@@ -123,17 +123,20 @@ class Counters:
         self.chunks: int = 0
         # Users of the newest rejections by a user limit, the newest last.
         self.limited_users: deque[str] = deque(maxlen=LIMITED_USERS)
-        # Name of the route, None without one, and name of the limit that decided -> rejections.
-        self.rejections: dict[tuple[str | None, str], int] = {}
+        # Name of the route, None without one -> name of the limit that decided -> rejections.
+        self.rejections: dict[str | None, dict[str, int]] = {None: {}}
         self.stale_results: int = 0
         self.oddities: dict[str, int] = dict.fromkeys(ODDITIES, 0)
 
     def count_rejection(self, route: str | None, limit: str) -> None:
         """Count a rejection of a route by a limit."""
-        rejections, key = self.rejections, (route, limit)
-        if key not in rejections and len(rejections) >= MOST_REJECTING:
-            key = None, limit
-        rejections[key] = rejections.get(key, 0) + 1
+        if route not in self.rejections:
+            if len(self.rejections) >= MOST_REJECTING:
+                route = None
+            else:
+                self.rejections[route] = {}
+        limits = self.rejections[route]
+        limits[limit] = limits.get(limit, 0) + 1
 
     @property
     def admitted(self) -> int:

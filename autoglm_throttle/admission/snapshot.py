@@ -146,7 +146,11 @@ def take_snapshot(settings: Settings, parts: AdmissionParts, control: ControlLoo
         pressure=control.pressure(now),
         replicas_ratio=control.replicas_ratio(now),
         would_reject={(p, reason): n for p, row, _ in by_class for reason, n in row.would_reject.items()},
-        rejections=counters.rejections.copy(),
+        rejections={
+            (route, limit): count
+            for route, limits in counters.rejections.items()
+            for limit, count in limits.items()
+        },
         dry_run=settings.control.dry_run,
         rate_limit_rps=dict(zip(Priority, parts.buckets.rates, strict=True)),
         tokens={p: bucket.tokens(now) for p, _, bucket in by_class},

@@ -134,7 +134,11 @@ class Verdicts:
             return self.permit(settlement, demand, admitted, now, now, kind, slot)
         if not isinstance(demand, ProvisionalDemand) or reason not in REPLACEABLE:
             row.rejected[reason] += 1
-            settlement.counters.count_rejection(demand.route, decision.policy)
+            rejections = settlement.counters.rejections
+            try:  # `count_rejection`, without the call
+                rejections[demand.route][decision.policy] += 1
+            except KeyError:
+                settlement.counters.count_rejection(demand.route, decision.policy)
             sampled = self._sampled[reason]
             if now < sampled[0]:  # `record_rejection`, without the call
                 sampled[1] += 1
