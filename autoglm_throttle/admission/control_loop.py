@@ -178,6 +178,8 @@ class ControlLoop:
         """Refresh the control state, and wake idle or crashed samplers. Called at most once per interval."""
         if self._wakes_samplers:
             self.monitor.wake(now)
+        if self.nginx_flags is not None:
+            self.nginx_flags.restart_if_dead(now)
         self.state()
 
     def factor_for_nginx(self) -> float:
@@ -213,6 +215,7 @@ class ControlLoop:
             tier_factors(settings),
             weak_method(self.factor_for_nginx),
             partial(self._admission.record_oddity, "nginx_flags"),
+            f"{settings.store.service}, {tier_factors(settings)}",
             self._settlement.clock,
         )
         flags.stop_with(self)

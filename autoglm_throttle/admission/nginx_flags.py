@@ -13,12 +13,14 @@ from typing import Final
 from autoglm_throttle._runtime.worker import Worker
 from autoglm_throttle.events import RateLimitedLogger
 from autoglm_throttle.settings import Settings
-from autoglm_throttle.settings.field_types import plain
 from autoglm_throttle.types import Clock, Policy
 
 # Seconds between two looks at the factor: a tenth of the usual interval of samples, 60 us each.
 FOLLOW_S: Final = 0.1
 WAIT_S: Final = 1.0  # the same while another process holds the lock, or after a fault of the folder
+OWNER_BYTES: Final = (
+    400  # of the text in the lock file, by which two services in one folder notice each other
+)
 FOLDER_MODE: Final = 0o755  # the workers of nginx run as another user
 
 # A factor is a quotient of floats: a difference of rounding must not select the next higher tier.
@@ -35,7 +37,7 @@ def tier_factors(settings: Settings) -> list[float]:
 
 def tier_name(factor: float) -> str:
     """Return the name of a tier: its factor in percent, ``70`` or ``33_3``, as names of nginx allow it."""
-    return plain(round(100.0 * factor, 10)).replace(".", "_")
+    return f"{100.0 * factor:.10f}".rstrip("0").rstrip(".").replace(".", "_")
 
 
 def folder_fault(folder: Path) -> str:
@@ -60,7 +62,8 @@ class NginxFlags:
         folder: of the flags and the lock; it is made if its parent exists.
         factors: of the tiers, from 1 down.
         factor_in_force: returns the present factor; None ends the thread.
-        on_fault: called at each fault of the folder, which is logged, and is otherwise without effect.
+        on_fault: called at each fault, which is logged: of the folder, or of the thread, where no flag stays.
+        owner: text of the service, the same in all its processes; a lock of another service is a fault.
         clock: monotonic seconds.
     """
 
@@ -70,15 +73,21 @@ class NginxFlags:
         factors: Sequence[float],
         factor_in_force: Callable[[], float | None],
         on_fault: Callable[[], object],
+        owner: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
+        self._owner = owner[:OWNER_BYTES].encode("ascii", "replace").decode()
         self._folder = folder
         self._factors = factors
         self._factor_in_force = factor_in_force
         self._on_fault = on_fault
         self._lock: int | None = None  # Descriptor of the locked file; None: another process may hold it
         self._log = RateLimitedLogger("nginx flags", clock)
-        self._worker = Worker("autoglm-throttle-nginx", self.step, on_stop=self._release, clock=clock)
+        self._worker = Worker(
+            "autoglm-throttle-nginx", self.step, on_stop=self._release, on_crash=self._crashed, clock=clock
+        )
+        # Starts a missing thread, which the system may have denied before.
+        self.restart_if_dead: Callable[[float], None] = self._worker.restart_if_dead
         self.start: Callable[[], None] = self._worker.start
         self.stop: Callable[[], None] = self._worker.stop
         self.stop_with: Callable[[object], None] = self._worker.stop_with
@@ -97,6 +106,12 @@ class NginxFlags:
             self._log.warn("folder", f"the folder cannot be written: {error}")
             return WAIT_S
         return FOLLOW_S
+
+    def _crashed(self, error: BaseException) -> None:
+        """Remove the flags: without a thread nothing would end a low tier."""
+        self._on_fault()
+        self._log.warn("thread", f"the tier in force cannot be written: {type(error).__name__}: {error}")
+        self._clear()
 
     def leave_lock(self) -> None:
         """Close the lock in a forked child: it belongs to the parent, and is free when no process has it."""
@@ -118,14 +133,20 @@ class NginxFlags:
             self._folder.mkdir()
             self._folder.chmod(FOLDER_MODE)  # `mkdir` would apply the umask to it
         # Stored at once: a child that is forked now must close it.
-        self._lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            other = os.pread(self._lock, OWNER_BYTES, 0).decode(errors="replace")
             self.leave_lock()
-            if isinstance(error, BlockingIOError):
-                return False
-            raise
+            if not isinstance(error, BlockingIOError):
+                raise
+            if other and other != self._owner:
+                raise OSError(f"another service writes its tiers there: {other!a}") from error
+            return False
+        with contextlib.suppress(OSError):  # on a full disk the others do not know whose lock it is
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, self._owner.encode(), 0)
         return True
 
     def _write(self, tier: float) -> None:
@@ -143,12 +164,15 @@ class NginxFlags:
         if fault is not None:
             raise fault
 
-    def _release(self) -> None:
-        """Remove the flags, and free the lock."""
+    def _clear(self) -> None:
         if self._lock is not None:
             with contextlib.suppress(OSError):
                 self._write(1.0)
-            self.leave_lock()
+
+    def _release(self) -> None:
+        """Remove the flags, and free the lock."""
+        self._clear()
+        self.leave_lock()
 
 
 def _flag(tier: float) -> str:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from autoglm_throttle.cli.output import EXIT_OK, PROBLEM_FOUND, add_sources, col
 from autoglm_throttle.settings import PREFIX, ConfigError, Problem, Settings
 from autoglm_throttle.settings.field_types import FieldTypeError, plain
 from autoglm_throttle.settings.groups.control import FLAGS_DIR
+from autoglm_throttle.settings.route_policy import REST
 from autoglm_throttle.types import Priority
 
 BURST: Final = 0.1  # of a second's requests: a client that sends evenly has a jitter below that
@@ -29,6 +30,7 @@ PARTS: Final = ("all", "http", "server")
 
 _HOST: Final = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])"
 _UPSTREAM: Final = rf"{_HOST}:[0-9]{{1,5}}|unix:/[A-Za-z0-9._/-]{{1,100}}"
+_NAME: Final = r"[a-z][a-z0-9_]{0,31}"
 _LISTEN: Final = rf"(?:(?:{_HOST}|\*):)?[0-9]{{1,5}}"
 
 
@@ -93,6 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="class whose rate one address may send (default: high)",
     )
     parser.add_argument(
+        "--name",
+        default="throttle",
+        type=_matching(_NAME, "a letter, then up to 31 of a-z, 0-9 and _"),
+        help="beginning of all names in it, one for each service of this nginx (default: throttle)",
+    )
+    parser.add_argument(
         "--part",
         choices=PARTS,
         default="all",
@@ -112,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     if folder is None and len(tiers) > 1:
         hint = "the folder in which the service writes its flags, for example /run/autoglm-throttle"
         raise ConfigError([Problem(f"{PREFIX}NGINX_FLAGS_DIR", "is not set, nor is --flags-dir", hint)])
-    edge = EdgeConfiguration(settings, tiers, folder or "", args.upstream or ["127.0.0.1:8000"])
+    edge = EdgeConfiguration(settings, tiers, folder or "", args.upstream or ["127.0.0.1:8000"], args.name)
     if args.check:
         return _check(edge)
     text = edge.text(args.part, args.listen)
@@ -127,7 +135,10 @@ def run(args: argparse.Namespace) -> int:
 class EdgeConfiguration:
     """The configuration of nginx for the tiers of a service; ``folder`` is that of the flags."""
 
-    def __init__(self, settings: Settings, tiers: list[EdgeTier], folder: str, upstreams: list[str]) -> None:
+    def __init__(
+        self, settings: Settings, tiers: list[EdgeTier], folder: str, upstreams: list[str], name: str
+    ) -> None:
+        self._name = name  # names of zones, variables and upstreams are of the whole nginx
         self._settings = settings
         self._folder = folder
         self._upstreams = upstreams
@@ -148,20 +159,21 @@ class EdgeConfiguration:
         return "\n".join(lines)
 
     def _http_lines(self) -> Iterator[str]:
+        name, address = self._name, f"${self._name}_address"
         octets = -(-self._settings.callers.ipv6_prefix // 8)
-        yield "map $binary_remote_addr $throttle_address {"
+        yield f"map $binary_remote_addr {address} {{"
         yield "    default $binary_remote_addr;"
         # An IPv4 address inside IPv6, on a socket for both: without it all of them would be one network.
-        yield r'    "~(?s)^\x00{10}\xff\xff(?<throttle_ipv4>.{4})$" $throttle_ipv4;'
-        yield f'    "~(?s)^(?<throttle_ipv6>.{{{octets}}}).{{{16 - octets}}}$" $throttle_ipv6;'
+        yield rf'    "~(?s)^\x00{{10}}\xff\xff(?<{name}_ipv4>.{{4}})$" ${name}_ipv4;'
+        yield f'    "~(?s)^(?<{name}_ipv6>.{{{octets}}}).{{{16 - octets}}}$" ${name}_ipv6;'
         yield "}"
         for tier in self._open:
-            key = f"$throttle_key_{tier.name}"
+            key = f"${name}_key_{tier.name}"
             # An empty key is not counted: one zone applies.
-            yield f'map $throttle_tier {key} {{ default ""; "{tier.name}" $throttle_address; }}'
-            yield f"limit_req_zone {key} zone=throttle_{tier.name}:10m rate={tier.rate};"
-        yield 'map $http_upgrade $throttle_connection { default upgrade; "" ""; }'
-        yield "upstream throttle_service {"
+            yield f'map ${name}_tier {key} {{ default ""; "{tier.name}" {address}; }}'
+            yield f"limit_req_zone {key} zone={name}_{tier.name}:10m rate={tier.rate};"
+        yield f'map $http_upgrade ${name}_connection {{ default upgrade; "" ""; }}'
+        yield f"upstream {name}_service {{"
         yield from (f"    server {address};" for address in self._upstreams)
         yield "    keepalive 64;"
         # Below the 5 s of uvicorn: a request on a connection that the server is closing would fail.
@@ -169,9 +181,10 @@ class EdgeConfiguration:
         yield "}"
 
     def _server_lines(self) -> Iterator[str]:
-        yield f"set $throttle_tier {self._highest.name};"
+        name, passes = self._name, f"proxy_pass http://{self._name}_service"
+        yield f"set ${name}_tier {self._highest.name};"
         for tier in self._lower:  # of two flags the lower tier counts
-            yield f"if (-f {self._folder}/tier{tier.name}) {{ set $throttle_tier {tier.name}; }}"
+            yield f"if (-f {self._folder}/tier{tier.name}) {{ set ${name}_tier {tier.name}; }}"
         yield "limit_req_status 429;"
         yield "limit_req_log_level info;"
         if self._settings.control.dry_run:
@@ -180,25 +193,33 @@ class EdgeConfiguration:
         yield "proxy_buffering off;"  # streams
         yield "proxy_read_timeout 600s;"  # of a response that is not streamed
         yield "proxy_next_upstream error;"  # a slow request is not sent again, as by default
-        for name, value in _FORWARDED.items():
-            yield f"proxy_set_header {name} {value};"
-        for path in self._settings.callers.exempt_paths:
-            # Metrics are for Prometheus, which reads them from the service itself.
-            action = "deny all" if path == METRICS else "proxy_pass http://throttle_service"
-            yield f"location = {_quoted(path)} {{ {action}; }}"
-        yield f"location ^~ {METRICS}/ {{ deny all; }}"
+        for field, value in _FORWARDED.items():
+            yield f"proxy_set_header {field} {value};"
+        yield f"proxy_set_header Connection ${name}_connection;"
+        yield from self._exempt_lines(passes)
         yield "location / {"
         if len(self._open) == len(self._lower):  # the lowest tier is 0
-            yield "    if ($throttle_tier = 0) { return 418; }"
+            yield f"    if (${name}_tier = 0) {{ return 418; }}"
         for tier in self._open:
-            yield f"    limit_req zone=throttle_{tier.name} burst={tier.burst} nodelay;"
-        yield "    error_page 418 = @throttle_closed;"
-        yield "    error_page 429 = @throttle_limited;"
-        yield "    proxy_pass http://throttle_service;"
+            yield f"    limit_req zone={name}_{tier.name} burst={tier.burst} nodelay;"
+        yield f"    error_page 418 = @{name}_closed;"
+        yield f"    error_page 429 = @{name}_limited;"
+        yield f"    {passes};"
         yield "}"
-        yield from _answer("closed", 503, "Service Unavailable", "gpu:overload", CLOSED_RETRY_S)
+        yield from _answer(f"{name}_closed", 503, "Service Unavailable", "gpu:overload", CLOSED_RETRY_S)
         wait_s = math.ceil(60 / self._open[-1].per_minute)
-        yield from _answer("limited", 429, "Too Many Requests", "rate:address", wait_s)
+        yield from _answer(f"{name}_limited", 429, "Too Many Requests", "rate:address", wait_s)
+
+    def _exempt_lines(self, passes: str) -> Iterator[str]:
+        """Return the locations of exempt paths and routes; marks in the code of the app are not known here."""
+        for path in self._settings.callers.exempt_paths:
+            # Metrics are for Prometheus, which reads them from the service itself.
+            action = "deny all" if path == METRICS else passes
+            yield f"location = {_quoted(path)} {{ {action}; }}"
+        yield f"location ^~ {METRICS}/ {{ deny all; }}"
+        for route in self._settings.routes:
+            if route.exempt and route.methods is None:
+                yield f"location ~ {_quoted(_pattern(route.segments))} {{ {passes}; }}"
 
 
 _FORWARDED: Final = {
@@ -207,13 +228,18 @@ _FORWARDED: Final = {
     "X-Forwarded-For": "$remote_addr",
     "X-Forwarded-Proto": "$scheme",
     "Upgrade": "$http_upgrade",
-    "Connection": "$throttle_connection",
 }
+
+
+def _pattern(segments: Sequence[str]) -> str:
+    """Return the regular expression of a route's pattern; a slash at the end is allowed, as in a route."""
+    parts = ("/[^/]+" if each.startswith("{") else f"/{re.escape(each)}" for each in segments if each != REST)
+    return f"^{''.join(parts)}{'(?:/.*)?' if REST in segments else '/?'}$"
 
 
 def _answer(name: str, status: int, title: str, reason: str, wait_s: int) -> Iterator[str]:
     body = f'{{"type":"about:blank","title":"{title}","status":{status},"reason":"{reason}"}}'
-    yield f"location @throttle_{name} {{"
+    yield f"location @{name} {{"
     yield "    default_type application/problem+json;"
     yield f"    add_header Retry-After {wait_s} always;"
     yield f"    return {status} '{body}';"

@@ -28,18 +28,25 @@ from tests.admission.forked import forked
 from tests.store.polling import HANG_S, until
 
 TIERS = tier_factors(Settings())
+BROKEN = -1.0
+"""A factor that cannot be read."""
 
 
 class Writer:
     """Flags with a factor that the test sets."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, owner: str = "chat") -> None:
         self.factor: float | None = 1.0
         self.faults: list[None] = []
         self.clock = ManualClock()
         self.flags = NginxFlags(
-            folder, TIERS, lambda: self.factor, lambda: self.faults.append(None), self.clock
+            folder, TIERS, self._factor, lambda: self.faults.append(None), owner, self.clock
         )
+
+    def _factor(self) -> float | None:
+        if self.factor == BROKEN:
+            raise LookupError("no factor")
+        return self.factor
 
     def at(self, factor: float | None) -> float | None:
         """One step at a factor."""
@@ -330,3 +337,41 @@ def test_forked_child_does_not_keep_the_lock(make: Callable[[], Writer], tmp_pat
     with living_child():
         flags.leave_lock()
         assert make().at(0.7) == FOLLOW_S, "a child lives that was forked while the lock was held"
+
+
+def test_a_crash_removes_the_flags_and_is_told(
+    make: Callable[[], Writer], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    writer = make()
+    writer.factor = 0.0
+    writer.flags.start()
+    try:
+        until(lambda: flags_in(tmp_path / "flags") == {"tier0"}, HANG_S, "the flag of tier 0")
+        writer.factor = BROKEN
+        until(lambda: bool(writer.faults), HANG_S, "the fault")
+        until(lambda: not flags_in(tmp_path / "flags"), HANG_S, "no flag")
+        assert "the tier in force cannot be written: LookupError: no factor" in caplog.text
+        writer.factor = 0.4
+        writer.clock.advance(60.0)
+        writer.flags.restart_if_dead(writer.clock())
+        until(lambda: flags_in(tmp_path / "flags") == {"tier40"}, HANG_S, "the flag of tier 40")
+    finally:
+        writer.flags.stop()
+
+
+def test_two_services_in_one_folder_notice_it(
+    make: Callable[[], Writer], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    assert make().at(0.4) == FOLLOW_S
+    same, other = make(), Writer(tmp_path / "flags", "images")
+    assert same.at(0.0) == other.at(0.0) == WAIT_S
+    assert (len(same.faults), len(other.faults)) == (0, 1)
+    assert "another service writes its tiers there: 'chat'" in caplog.text
+    assert flags_in(tmp_path / "flags") == {"tier40"}
+
+
+@pytest.mark.parametrize(
+    ("factor", "name"), [(1.0, "100"), (0.7, "70"), (0.333, "33_3"), (1e-7, "0_00001"), (0.0, "0")]
+)
+def test_tier_name_is_one_of_nginx(factor: float, name: str) -> None:
+    assert tier_name(factor) == name

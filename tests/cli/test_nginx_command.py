@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,10 @@ from tests.cli.configured import Run
 
 pytestmark = pytest.mark.usefixtures("configured")
 FLAGS = ("--flags-dir", "/run/throttle")
+PATHS = (
+    *("/", "/status", "/status/", "/status/a/b", "/statuses", "/a/status"),
+    *("/users/7/photo.png", "/users/7/photoxpng", "/users/7/8/photo.png", "/v1/chat"),
+)
 
 
 @pytest.mark.parametrize("priority", ["high", "mid", "low"])
@@ -78,9 +83,37 @@ def test_settings_reach_the_configuration(run: Run) -> None:
     assert "(?<throttle_ipv6>.{8}).{8}$" in text
 
 
+def test_names_of_two_services_differ(run: Run) -> None:
+    texts = [run("nginx", *FLAGS, "--name", name)[1] for name in ("chat", "images_2")]
+    names = [
+        set(re.findall(r"[$@:/= ](\w+_(?:address|100|service|tier|closed|connection))\b", text))
+        for text in texts
+    ]
+    assert len(names[0]) >= 6
+    assert not names[0] & names[1]
+    assert find_nginx() is None or run("nginx", *FLAGS, "--check", "--name", "images_2")[0] == 0
+
+
+def test_exempt_routes_of_the_settings_pass(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "throttle.toml"
+    exempt = ("/status/*", "/users/{id}/photo.png", "/")
+    file.write_text(
+        "".join(f'[[routes]]\npattern = "{pattern}"\nexempt = true\n' for pattern in exempt)
+        + '[[routes]]\npattern = "/v1/*"\npriority = "low"\n'
+    )
+    _, text = run("nginx", *FLAGS, CONFIG_FILE=str(file))
+    found = re.findall(r'location ~ "(.*)" \{ proxy_pass http://throttle_service; \}', text)
+    patterns = [pattern.replace("\\\\", "\\") for pattern in found]
+    matching = [[path for path in PATHS if re.search(pattern, path)] for pattern in patterns]
+    assert find_nginx() is None or run("nginx", *FLAGS, "--check", CONFIG_FILE=str(file))[0] == 0
+    assert matching == [["/status", "/status/", "/status/a/b"], ["/users/7/photo.png"], ["/"]]
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        ["--name", "a-b"],
+        ["--name", ""],
         ["--flags-dir", "relative"],
         ["--flags-dir", "/run/a;b"],
         ["--upstream", "host"],
@@ -105,6 +138,7 @@ def test_wrong_argument_names_the_allowed_ones(run: Run, words: list[str]) -> No
         {"POLICY": "fixed", "RATE_HIGH_RPS": "0.001"},
         {"TIERS": "50:33.3%,70:0.001", "RATE_HIGH_RPS": "1000000", "DRY_RUN": "1"},
         {"EXEMPT_PATHS": '/a"b\\c;{}$x'},
+        {"TIERS": "85:0.0000001,95:0"},
     ],
 )
 def test_nginx_accepts_the_configuration(run: Run, environ: dict[str, str]) -> None:
