@@ -211,7 +211,7 @@ class EdgeConfiguration:
         yield from _answer(f"{name}_limited", 429, "Too Many Requests", "rate:address", wait_s)
 
     def _exempt_lines(self, passes: str) -> Iterator[str]:
-        """Return the locations of exempt paths and routes; marks in the code of the app are not known here."""
+        """Return the locations of exempt paths and routes; marks of endpoints are not known here."""
         for path in self._settings.callers.exempt_paths:
             # Metrics are for Prometheus, which reads them from the service itself.
             action = "deny all" if path == METRICS else passes

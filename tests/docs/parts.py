@@ -41,9 +41,8 @@ def first_settings() -> str:
 def nginx() -> str:
     """The configuration of nginx for the default settings."""
     settings = Settings()
-    edge = EdgeConfiguration(
-        settings, edge_tiers(settings, Priority.HIGH), "/run/autoglm-throttle", ["127.0.0.1:8000"]
-    )
+    tiers = edge_tiers(settings, Priority.HIGH)
+    edge = EdgeConfiguration(settings, tiers, "/run/autoglm-throttle", ["127.0.0.1:8000"], "throttle")
     return f"```nginx\n{edge.text('all', '80')}\n```\n"
 
 
