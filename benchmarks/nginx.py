@@ -120,7 +120,7 @@ def edge(**settings: Any) -> Iterator[Edge]:
         stack.enter_context(nginx(folder / "app", APP.format(port=app)))
         chosen = Settings(policy="tiers", **settings)
         tiers = edge_tiers(chosen, Priority.HIGH)
-        made = EdgeConfiguration(chosen, tiers, f"{folder}/flags", [f"127.0.0.1:{app}"])
+        made = EdgeConfiguration(chosen, tiers, f"{folder}/flags", [f"127.0.0.1:{app}"], "throttle")
         text = made.text("all", f"127.0.0.1:{tier}") + PLAIN.format(port=plain)
         process = stack.enter_context(nginx(folder / "edge", text))
         yield Edge(process, folder / "flags", {"tier": tier, "plain": plain})
