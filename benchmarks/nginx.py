@@ -1,8 +1,8 @@
 """The second tier in nginx beside a plain proxy: CPU time of a request, and the rate of each tier.
 
 Run: ``python -m benchmarks.nginx``. It needs nginx and Linux. One nginx proxies to another one that answers
-at once. This process sends one request after another on one connection, and reads the CPU time of the first
-nginx: of the fastest round, since others on the machine only add to it. The rates are those of two addresses
+at once. This process sends requests on 64 connections, and reads the CPU time of the first nginx: of the
+fastest round, since others on the machine only add to it. The rates are those of two addresses
 that send 1.5 times as much.
 """
 
@@ -27,10 +27,11 @@ from benchmarks import harness
 from benchmarks.shared.bars import Bar
 from tests.store.server import free_port
 
-REQUESTS = 3_000
-"""Requests of a row in each round."""
+CONNECTIONS = 64
+REQUESTS = 50
+"""Requests of each connection for a row in each round."""
 
-WARM_UP = 100
+WARM_UP = 2
 SECONDS = 4.0
 RATE_RPS = 100.0
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
@@ -139,18 +140,30 @@ def cpu_us(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e3
 
 
-def send(port: int, count: int) -> None:
-    """Send requests one after another; each response is shorter than one segment."""
+def send(port: int, rounds: int) -> None:
+    """Send one request on each of many connections, and again after all responses: nginx is never idle.
+
+    Each response is shorter than one segment.
+    """
     request = b"GET / HTTP/1.1\r\nhost: edge\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(count):
-            connection.sendall(request)
-            response, left = b"", -1
-            while left:
-                response += connection.recv(65_536)
-                head, _, body = response.partition(b"\r\n\r\n")
-                left = int(head.partition(b"Content-Length: ")[2].partition(b"\r")[0]) - len(body)
+    with contextlib.ExitStack() as opened:
+        address = ("127.0.0.1", port)
+        connections = [opened.enter_context(socket.create_connection(address)) for _ in range(CONNECTIONS)]
+        for each in connections:
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(rounds):
+            for each in connections:
+                each.sendall(request)
+            for each in connections:
+                _receive(each)
+
+
+def _receive(connection: socket.socket) -> None:
+    response, left = b"", -1
+    while left:
+        response += connection.recv(65_536)
+        head, _, body = response.partition(b"\r\n\r\n")
+        left = int(head.partition(b"Content-Length: ")[2].partition(b"\r")[0]) - len(body)
 
 
 def measure_cost(rounds: int) -> dict[str, list[float]]:
@@ -164,7 +177,7 @@ def measure_cost(rounds: int) -> dict[str, list[float]]:
             send(port, WARM_UP)
             before_us = cpu_us(one.process)
             send(port, REQUESTS)
-            return (cpu_us(one.process) - before_us) / REQUESTS
+            return (cpu_us(one.process) - before_us) / (REQUESTS * CONNECTIONS)
 
         return harness.interleave({name: partial(row, name) for name in ROWS}, rounds)
 
