@@ -22,6 +22,7 @@ def test_the_record_keeps_its_bars() -> None:
     assert [bar.record() for bar in bars] == kept["bars"]
 
 
+@pytest.mark.slow
 def test_a_short_block_observes_and_serves() -> None:
     found = observed.everything(pairs=1, rate_rps=50, length_s=5.0)
     assert len(found["shares"]) == 1

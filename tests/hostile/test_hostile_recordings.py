@@ -181,6 +181,7 @@ def test_wrong_value_of_a_field_is_a_counted_problem(
         assert "line " in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", [*NUMBERS, "{}", '{"headers": [1e999], "query": {"a": NaN}}', r'{"\u0000": 1e999}']
 )

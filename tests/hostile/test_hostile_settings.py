@@ -222,6 +222,7 @@ def test_mutated_arguments_are_read_or_reported(attack: Attack, call: str, count
         faults.check(least=count // 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", HOSTILE)
 def test_hostile_value_for_all_settings_is_reported(attack: Attack, label: str) -> None:
     with attack("settings: a hostile object for every setting"):

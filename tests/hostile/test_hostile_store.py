@@ -358,6 +358,7 @@ async def test_broken_conversation_is_an_outage(
         await survives(proxy, redis_prefix, caplog, BREAKS[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["silence", "closed instead of an answer", "noise", "late"])
 async def test_broken_handshake_is_an_outage(
     name: str, proxy: HostileProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, attack: Attack
@@ -366,6 +367,7 @@ async def test_broken_handshake_is_an_outage(
         await survives(proxy, redis_prefix, caplog, BREAKS[name], everything=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ERRORS)
 async def test_error_reply_is_an_outage(
     name: str, proxy: HostileProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, attack: Attack
@@ -375,6 +377,7 @@ async def test_error_reply_is_an_outage(
         await survives(proxy, redis_prefix, caplog, says(b"-" + text + b"\r\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 async def test_wrong_shape_is_an_outage(
     name: str, proxy: HostileProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, attack: Attack

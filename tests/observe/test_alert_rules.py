@@ -135,6 +135,7 @@ def test_every_step_is_late_by_itself_after_a_start() -> None:
     assert Evaluator(Settings()).step(history) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(PROMTOOL is None, reason="no Prometheus on this machine")
 @pytest.mark.parametrize("pattern", [lasting(START, START + 25), with_gap(0, 45, 46)], ids=["lasting", "gap"])
 def test_prometheus_has_the_same_states(pattern: list[bool | None], tmp_path: Path) -> None:

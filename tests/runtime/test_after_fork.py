@@ -113,6 +113,7 @@ def test_lock_held_over_the_fork_is_free_in_the_child() -> None:
         assert from_child(lambda: owner.lock.acquire(blocking=False)) is True
 
 
+@pytest.mark.slow
 def test_parts_of_the_parent_stay_referenced_in_the_child() -> None:
     class Composed:
         """Owns a part."""

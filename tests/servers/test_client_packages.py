@@ -113,6 +113,7 @@ each_client = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each_client
 @pytest.mark.parametrize("form", ["plain", "stream", "tools"])
 async def test_package_waits_as_long_as_needed_and_is_served(

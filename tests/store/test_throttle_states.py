@@ -122,7 +122,9 @@ class LateLoop:
             self.total_s += late_s if late_s > GRAIN_S else 0.0
 
 
-@pytest.mark.parametrize("delay_s", [1.3 * DEADLINE_S, 2.5 * DEADLINE_S])
+@pytest.mark.parametrize(
+    "delay_s", [1.3 * DEADLINE_S, pytest.param(2.5 * DEADLINE_S, marks=pytest.mark.slow)]
+)
 async def test_slow_server_is_avoided_until_fast(
     slow_proxy: SlowProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, delay_s: float
 ) -> None:

@@ -203,6 +203,7 @@ def test_curves_are_level_between_edges() -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6 * MAX_STEPS))
 @example(20 * MAX_STEPS + 1)
 def test_every_second_is_in_one_step(seconds: int) -> None:
