@@ -350,6 +350,7 @@ async def survives(
         assert await built.spent() == [False] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BREAKS)
 async def test_broken_conversation_is_an_outage(
     name: str, proxy: HostileProxy, redis_prefix: str, caplog: pytest.LogCaptureFixture, attack: Attack
