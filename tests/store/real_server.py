@@ -117,7 +117,7 @@ class Site:
         while self.state is not state:
             assert time.monotonic() < deadline, self.store
             await self.ask(user)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # a proxy in a thread of this process needs the interpreter, too
 
     async def probes(self, times: int = 2, user: int = 0) -> None:
         """Ask until so many probes have failed."""
