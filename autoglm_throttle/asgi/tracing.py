@@ -80,10 +80,8 @@ class Tracing:
             was_settled = permit.settled
             await send(message)
             if permit.settled and not was_settled:  # by this part, the last one
-                owner, ids = (
-                    permit.owner,
-                    (format_trace_id(context.trace_id), format_span_id(context.span_id)),
-                )
+                owner = permit.owner
+                ids = format_trace_id(context.trace_id), format_span_id(context.span_id)
                 exemplar = Exemplar(*ids, owner.clock() - permit.arrived_s, time.time())
                 owner.rows[permit.demand.rank].durations.add_exemplar(exemplar)
 
